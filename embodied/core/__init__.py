@@ -1,0 +1,1 @@
+"""The runtime: interfaces, driver, replay, streams and clocks. Knows numpy and no JAX."""

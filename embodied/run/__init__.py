@@ -1,0 +1,1 @@
+"""Loops that train and evaluate agents, and the parts that they share."""
