@@ -31,7 +31,7 @@ class Env:
     - `obs_space` and `act_space` map keys to `elements.Space`; no key is in both.
     - Every observation has `reward` (float32 scalar) and `is_first`, `is_last`, `is_terminal`
       (bool scalars). `act_space` contains `reset` (bool scalar).
-    - `step` starts an episode if the action's `reset` is true, if no episode was started yet, or if
+    - `step` starts an episode if `reset` in the action is true, if none was started yet, or if
       the previous observation had `is_last`. It then ignores the rest of the action and returns
       the first observation: `is_first` true and `reward` 0.
     - `is_last` marks the final observation of an episode, whatever ended it. `is_terminal` marks

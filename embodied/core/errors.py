@@ -1,4 +1,4 @@
-"""Errors for people: each message is one sentence that says what is wrong and what would be right."""
+"""Errors for people: each message is one sentence that says what is wrong and what is right."""
 
 
 class EmbodiedError(Exception):
