@@ -22,7 +22,6 @@ _DTYPES = {
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64"),
 }
-)
 
 
 def encode(tree: Any, path: str = "") -> tuple[Any, Arrays]:
