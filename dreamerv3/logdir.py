@@ -1,0 +1,71 @@
+"""The folder of a run: made once, resumed by the same experiment, refused to any other."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import elements
+
+from embodied.core.errors import ConfigError
+
+from .config import flatten, load_configs
+
+# What may change between two starts of one run; all else makes it another experiment.
+_FREE = re.compile(
+    r"logdir|script|report_length|consec_report|logger\..*|jax\..*|agent\.report.*"
+    r"|run\.(?!train_ratio).*"
+)
+
+
+def open_logdir(config: elements.Config) -> Path:
+    """Creates the run's folder with its `config.yaml`, or joins one of the same experiment.
+
+    An existing `config.yaml` is never written to. It may differ in how the run is executed and
+    logged (`run.*` but for the train ratio, `logger.*`, `jax.*`, reports) and in keys that only
+    one of the two has.
+
+    Raises:
+      ConfigError: if the folder holds another experiment, or cannot be read or written.
+    """
+    logdir = Path(config.logdir)
+    file = logdir / "config.yaml"
+    try:
+        if file.exists():
+            _check_same(logdir, _load(file), config)
+        else:
+            logdir.mkdir(parents=True, exist_ok=True)
+            _write(file, config)
+    except OSError as e:
+        raise ConfigError(f"The logdir '{logdir}' cannot be used: {e}.") from e
+    return logdir
+
+
+def _check_same(logdir: Path, old: elements.Config, new: elements.Config) -> None:
+    changes = [
+        f"{key} {value} -> {new[key]}"
+        for key, value in old.flat.items()
+        if key in new.flat and value != new[key] and not _FREE.fullmatch(key)
+    ]
+    if changes:
+        shown = ", ".join(changes[:4])
+        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
+        raise ConfigError(
+            f"The logdir '{logdir}' holds a run with another config ({shown}{more}): choose "
+            f"another --logdir for a new run, or give the old values to resume that one."
+        )
+
+
+def _load(file: Path) -> elements.Config:
+    try:
+        return elements.Config(flatten(load_configs(file)))
+    except (AssertionError, TypeError) as e:
+        raise ConfigError(f"The config file '{file}' is not one of a run: {e}.") from e
+
+
+def _write(file: Path, config: elements.Config) -> None:
+    # Renamed into place, so that a kill leaves a whole file or none.
+    draft = file.with_name("config.draft.yaml")
+    config.save(draft)
+    os.replace(draft, file)

@@ -1,0 +1,88 @@
+"""The command line: presets and flags become a config, and the config a run.
+
+python -m dreamerv3.main --configs quickstart --logdir ~/logdir/cartpole
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import elements
+
+from embodied.core.errors import EmbodiedError
+
+from .config import compose, split
+from .help import help_text
+from .logdir import open_logdir
+from .validate import notes, validate
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs what the arguments ask for.
+
+    Args:
+      argv: presets and flags; None stands for the process's own arguments.
+
+    Raises:
+      EmbodiedError: for everything that a user can cause and mend.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if "--help" in argv or "-h" in argv:
+        print(help_text())
+        return
+    presets, flags = split(argv)
+    config = compose(presets, flags)
+    validate(config)
+    for note in notes(config, presets):
+        print(note)
+    print(f"Logdir: {open_logdir(config)}", flush=True)
+    launch(config)
+
+
+def launch(config: elements.Config) -> None:
+    """Runs the script of a valid config with the parts that the config describes."""
+    # Only here, since these load JAX: mistakes in the config are said before, at once.
+    from embodied.run.train import train
+
+    from . import factory
+
+    train(
+        partial(factory.make_agent, config),
+        partial(factory.make_replay, config, "replay"),
+        partial(factory.make_env, config),
+        partial(factory.make_stream, config),
+        partial(factory.make_logger, config),
+        run_args(config),
+    )
+
+
+def run_args(config: elements.Config) -> elements.Config:
+    """What a run script reads: the section `run` and the sizes that batches have."""
+    names = (
+        "logdir",
+        "seed",
+        "batch_size",
+        "batch_length",
+        "report_length",
+        "consec_train",
+        "consec_report",
+        "replay_context",
+    )
+    return elements.Config(**config.run, **{name: config[name] for name in names})
+
+
+def console() -> None:
+    """`main` for a terminal: an error is one sentence and status 2, an interrupt status 130."""
+    try:
+        main()
+    except EmbodiedError as e:
+        print(f"Error: {e}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    console()
