@@ -1,4 +1,4 @@
-"""Encodes frames as mp4 (H.264) or animated GIF, with PyAV's own libraries and no other program."""
+"""Encodes frames as mp4 (H.264), animated GIF or PNG with PyAV, which needs no other program."""
 
 from __future__ import annotations
 
@@ -65,6 +65,15 @@ def write_video(
         raise ValueError("A video needs at least one frame.")
     write = _write_mp4 if fmt == "mp4" else _write_gif
     write(target, _same_size(first, images), first.shape, Fraction(fps).limit_denominator(1000))
+
+
+def encode_png(image: np.ndarray) -> bytes:
+    """Encodes an image [H, W, C], as `to_rgb` takes it."""
+    frame = av.VideoFrame.from_ndarray(to_rgb(image), format="rgb24")
+    codec = av.CodecContext.create("png", "w")
+    codec.height, codec.width, codec.pix_fmt = frame.height, frame.width, "rgb24"
+    codec.time_base = Fraction(1)
+    return b"".join(bytes(x) for x in codec.encode(frame) + codec.encode(None))
 
 
 def _same_size(first: np.ndarray, others: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
