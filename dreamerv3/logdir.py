@@ -44,9 +44,9 @@ def open_logdir(config: elements.Config) -> Path:
 
 def _check_same(logdir: Path, old: elements.Config, new: elements.Config) -> None:
     changes = [
-        f"{key} {value} -> {new[key]}"
-        for key, value in old.flat.items()
-        if key in new.flat and value != new[key] and not _FREE.fullmatch(key)
+        f"{key} {old[key]} -> {value}"
+        for key, value in new.flat.items()
+        if key in old.flat and value != old[key] and not _FREE.fullmatch(key)
     ]
     if changes:
         shown = ", ".join(changes[:4])

@@ -1,0 +1,1 @@
+"""Thin command line tools: arguments in, one call into the packages."""

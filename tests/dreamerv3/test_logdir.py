@@ -1,0 +1,61 @@
+import pytest
+
+from dreamerv3.config import compose, load_configs
+from dreamerv3.logdir import open_logdir
+from embodied.core.errors import ConfigError
+
+
+def make(tmp_path, *presets, **flags):
+    return compose(presets, {"logdir": str(tmp_path / "run"), **flags})
+
+
+def test_saves_a_config_that_composes_to_itself(tmp_path):
+    config = make(tmp_path, "size1m")
+    folder = open_logdir(config)
+    assert [x.name for x in folder.iterdir()] == ["config.yaml"]
+    assert compose([], load_configs(folder / "config.yaml")).flat == config.flat
+
+
+def test_resumes_with_another_way_of_running(tmp_path):
+    file = open_logdir(make(tmp_path, "size1m")) / "config.yaml"
+    before = file.read_bytes()
+    changed = {"run.steps": 5, "run.log_every": 1, "logger.fps": 3, "jax.platform": "cpu"}
+    open_logdir(make(tmp_path, "size1m", **changed))
+    assert file.read_bytes() == before
+
+
+def test_refuses_another_experiment_with_the_difference(tmp_path):
+    file = open_logdir(make(tmp_path, "size1m")) / "config.yaml"
+    before = file.read_bytes()
+    with pytest.raises(ConfigError) as error:
+        open_logdir(make(tmp_path, "size12m"))
+    assert "agent.dyn.rssm.deter 512 -> 2048" in str(error.value)
+    assert "another --logdir" in str(error.value)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("key", ["seed", "batch_size", "run.train_ratio"])
+def test_refuses_each_key_that_makes_another_experiment(tmp_path, key):
+    open_logdir(make(tmp_path))
+    with pytest.raises(ConfigError, match=rf"{key} [\d.]+ -> 77"):
+        open_logdir(make(tmp_path, **{key: 77}))
+
+
+def test_older_configs_may_lack_keys(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("seed: 0\nold_key: 3\n")
+    open_logdir(make(tmp_path))
+
+
+def test_unusable_folders(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ConfigError, match=r"logdir '.*run' cannot be used"):
+        open_logdir(make(tmp_path))
+
+
+def test_damaged_config(tmp_path):
+    (tmp_path / "run").mkdir()
+    for text in ("agent: {opt", "agent: [[1]]"):
+        (tmp_path / "run/config.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"config\.yaml' is not"):
+            open_logdir(make(tmp_path))
