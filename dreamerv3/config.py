@@ -186,10 +186,10 @@ def _matches(name: str, flat: Mapping[str, Any]) -> list[str]:
     try:
         keys = [key for key in flat if re.fullmatch(name, key)]
     except re.error as e:
-        raise ConfigError(f"{name!r} is not a valid regular expression: {e}.") from e
+        raise ConfigError(f"'{name}' is not a valid regular expression: {e}.") from e
     if not keys:
         raise ConfigError(
-            f"The regular expression {name!r} matches no whole config key: "
+            f"The regular expression '{name}' matches no whole config key: "
             f"{nearest(name, _names(flat))}"
         )
     return keys
