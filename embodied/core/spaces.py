@@ -1,0 +1,101 @@
+"""What `elements.Space` leaves open: spaces are compared, described, checked and sampled here."""
+
+from __future__ import annotations
+
+import elements
+import numpy as np
+
+from .base import Array
+
+
+def same_space(a: elements.Space, b: elements.Space) -> bool:
+    """Whether dtype, shape and bounds of two spaces agree (`==` of the class is always true)."""
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and np.array_equal(a.low, b.low)
+        and np.array_equal(a.high, b.high)
+    )
+
+
+def describe(space: elements.Space) -> str:
+    """A space in words, e.g. `float32 (3,) within -1.0..1.0`; both bounds are inclusive."""
+    name = f"{space.dtype.name} {space.shape}"
+    if space.dtype.kind not in "iuf":
+        return name
+    low, top = bounds(space)
+    return f"{name} within {low.min()}..{top.max()}"
+
+
+def is_image(space: elements.Space) -> bool:
+    """Whether a space holds images: bytes [H, W, C]."""
+    return space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def fault(space: elements.Space, value: Array) -> str | None:
+    """What is wrong with a value of a space, or None if the value lies in it.
+
+    Stricter than `value in space`: numbers must be finite and the exclusive upper bound of
+    integers is excluded.
+
+    Args:
+      space: a space of fixed size.
+      value: anything that numpy makes an array of.
+
+    Returns:
+      What was found, e.g. `"float64 (4,)"` or `"the value nan"`.
+    """
+    value = np.asarray(value)
+    if value.dtype != space.dtype or value.shape != space.shape:
+        return f"{value.dtype.name} {value.shape}"
+    if space.dtype.kind not in "iuf":
+        return None
+    low, top = bounds(space)
+    wrong = (value < low) | (value > top)
+    if space.dtype.kind == "f":
+        wrong |= ~np.isfinite(value)
+    return f"the value {value[wrong].flat[0]}" if wrong.any() else None
+
+
+def sample(space: elements.Space, rng: np.random.Generator, shape: tuple[int, ...] = ()) -> Array:
+    """Draws uniformly from a space.
+
+    Numbers without two finite bounds are drawn from -1..1, or from the nearest part of their
+    range.
+
+    Args:
+      space: a space of fixed size.
+      rng: source of the randomness.
+      shape: leading dimensions.
+
+    Returns:
+      An array [*shape, *space.shape] of the space's dtype.
+    """
+    shape = (*shape, *space.shape)
+    if space.dtype == bool:
+        return rng.random(shape) < 0.5
+    low, top = bounds(space)
+    if space.discrete:
+        return rng.integers(low, top, shape, space.dtype, endpoint=True)
+    bounded = np.isfinite(low) & np.isfinite(top)
+    low, top = (
+        np.where(bounded, low, np.clip(-1, low, top)),
+        np.where(bounded, top, np.clip(1, low, top)),
+    )
+    share = rng.random(shape)
+    values = (1 - share) * low + share * top
+    return np.clip(values.astype(space.dtype), low, top)
+
+
+def bounds(space: elements.Space) -> tuple[Array, Array]:
+    """The least and the greatest values allowed, in the dtype and shape of the space.
+
+    The upper bound of an integer space is exclusive in `space.high` and inclusive here; one that
+    equals the greatest number of its dtype stands for no bound.
+    """
+    low, top = space.low, space.high
+    if space.dtype.kind in "iu":
+        limit = np.iinfo(space.dtype).max
+        top = np.where(top >= limit, limit, top - 1)
+    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are infinite there
+        return low.astype(space.dtype), top.astype(space.dtype)
