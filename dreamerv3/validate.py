@@ -13,18 +13,19 @@ from collections.abc import Iterator, Sequence
 
 import elements
 
+from embodied import envs
 from embodied.core.errors import ConfigError
 
 from .config import PATTERN, compose, flatten, load_configs, nearest
 
 SCRIPTS = ("train",)
-SUITES = ("dummy", "gymnasium", "gym", "dmc")
 
 _CHOICES = {
     r"script": SCRIPTS,
-    r"jax\.platform": ("auto", "cpu", "cuda", "rocm", "tpu"),
+    r"jax\.platform": ("auto", "cpu", "gpu", "cuda", "rocm", "tpu"),
     r"jax\.compute_dtype": ("auto", "float32", "bfloat16", "float16"),
     r"logger\.outputs": ("terminal", "jsonl", "tensorboard", "scope"),
+    r"replay\.priosignal": ("model",),
     r"agent\.dyn\.typ": ("rssm",),
     r"agent\.(enc|dec)\.typ": ("simple",),
     r"agent\.opt\.schedule": ("const", "linear", "cosine"),
@@ -92,8 +93,8 @@ def _range_problems(key: str, value: object) -> Iterator[str]:
 
 def _task_problems(config: elements.Config) -> Iterator[str]:
     suite, _, name = config.task.partition("_")
-    if suite not in SUITES or not name:
-        tasks = [f"{suite}_NAME" for suite in SUITES]
+    if suite not in envs.suites() or not name:
+        tasks = [f"{suite}_NAME" for suite in envs.suites()]
         yield (
             f"The task {config.task!r} is not one of a known suite: "
             f"{nearest(f'{suite}_NAME', tasks)}"
@@ -122,12 +123,12 @@ def _model_problems(agent: elements.Config) -> Iterator[str]:
 
 
 def _data_problems(config: elements.Config) -> Iterator[str]:
-    steps = config.batch_size * config.batch_length
+    length = config.consec_train * config.batch_length + config.replay_context
+    steps = config.batch_size * length
     if config.replay.size < steps:
         yield (
-            f"replay.size {config.replay.size} is less than one batch of batch_size "
-            f"{config.batch_size} x batch_length {config.batch_length} = {steps} steps, "
-            f"so training could never begin."
+            f"replay.size {config.replay.size} is less than one batch of {config.batch_size} "
+            f"sequences x {length} steps = {steps}, so training could never begin."
         )
     if not sum(config.replay.fracs.values()) > 0:
         yield "One of replay.fracs.uniform, priority and recency must be greater than 0."

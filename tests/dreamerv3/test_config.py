@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dreamerv3.config import compose, flatten, load_configs, nearest, override, parse, split
 from dreamerv3.validate import problems
 from embodied.core.errors import ConfigError
+from embodied.jax.options import Options
 
 PRESETS = list(load_configs())
 DEFAULTS = compose()
@@ -50,6 +51,9 @@ class TestPresets:
         assert layers == [1] * 6
         assert (agent.dyn.rssm.imglayers, agent.dyn.rssm.deter) == (2, 8)
 
+    def test_the_jax_section_is_the_options_of_the_agent(self):
+        assert Options.make(**DEFAULTS.jax) == Options()
+
     def test_later_presets_win(self):
         assert compose(["debug", "size1m"]).agent.dyn.rssm.deter == 512
         assert compose(["size1m", "debug"]).agent.dyn.rssm.deter == 8
@@ -75,8 +79,8 @@ class TestSplit:
         assert flags == {"seed": "1", "task": "dmc_walker_walk"}
 
     def test_values_keep_equals_signs_and_minus(self):
-        argv = ["--run.from_checkpoint=/a=b", "--env.dmc.camera", "-1", "--logger.user="]
-        flags = {"run.from_checkpoint": "/a=b", "env.dmc.camera": "-1", "logger.user": ""}
+        argv = ["--run.from_checkpoint=/a=b", "--env.dmc.camera", "-1", "--jax.xladump="]
+        flags = {"run.from_checkpoint": "/a=b", "env.dmc.camera": "-1", "jax.xladump": ""}
         assert split(argv) == ([], flags)
 
     def test_last_occurrence_counts_for_value_and_order(self):
@@ -115,7 +119,7 @@ class TestFlags:
             ("run.train_ratio", "512", 512.0),
             ("replay.prio.initial", "inf", float("inf")),
             ("agent.opt.lr", "6e-4", 6e-4),
-            ("logger.user", "5", "5"),
+            ("jax.xladump", "5", "5"),
             ("jax.train_devices", "3", (3,)),
             ("jax.train_devices", "0, 1", (0, 1)),
             ("jax.policy_mesh", "1,-1,1", "1,-1,1"),

@@ -23,7 +23,10 @@ class TestValidate:
             ({"jax.train_mesh": "2"}, "three numbers d,f,t"),
             ({"jax.policy_devices": "0,0"}, "names a device twice: 0, 0"),
             # A replay that could never fill a batch.
-            ({"replay.size": 1023}, "replay.size 1023 is less than one batch .* = 1024 steps"),
+            (
+                {"replay.size": 1039},
+                r"replay.size 1039 is less than one batch of 16 sequences x 65 steps = 1040",
+            ),
             (
                 {"replay.fracs.uniform": 0},
                 "One of replay.fracs.uniform, priority and recency must be greater",
@@ -42,7 +45,8 @@ class TestValidate:
             ({"task": "CartPole-v1"}, "not one of a known suite"),
             ({"task": "dmc"}, "task 'dmc' is not one"),
             ({"script": "trian"}, "'script' cannot be 'trian': did you mean 'train'"),
-            ({"jax.platform": "gpu0"}, "'jax.platform' cannot be 'gpu0': valid names are auto"),
+            ({"jax.platform": "gpu0"}, "'jax.platform' cannot be 'gpu0': did you mean 'gpu'"),
+            ({"replay.priosignal": "value"}, "cannot be 'value': valid names are model"),
             ({"logger.outputs": "json"}, "cannot be 'json': did you mean 'jsonl'"),
         ],
     )
@@ -56,7 +60,7 @@ class TestValidate:
         [
             {"batch_size": 14, "jax.train_devices": "0,1"},
             {"batch_size": 13, "jax.train_devices": "0,1", "jax.train_mesh": "1,1,-1"},
-            {"replay.size": 1024},
+            {"replay.size": 1040},
             {"agent.dec.simple.depth": 3, "agent.dec.simple.bspace": 0},
             {"report_length": 1, "replay_context": 0},
         ],

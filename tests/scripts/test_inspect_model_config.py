@@ -31,7 +31,7 @@ def test_sections(capsys):
 
 
 def test_set(capsys):
-    sets = ["jax.platform=cpu", "agent.dyn.rssm.deter=512", r".*\.blocks=2", "logger.user=a=b"]
+    sets = ["jax.platform=cpu", "agent.dyn.rssm.deter=512", r".*\.blocks=2", "jax.xladump=a=b"]
     lines = inspect(capsys, "defaults", *[x for pair in sets for x in ("--set", pair)])
     assert lines["platform"] == "cpu"
     assert lines["compute dtype"] == "auto: float32"
