@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from dreamerv3.config import compose, flatten, load_configs, nearest, override, parse, split
 from dreamerv3.validate import problems
 from embodied.core.errors import ConfigError
-from embodied.jax.options import Options
 
 PRESETS = list(load_configs())
 DEFAULTS = compose()
@@ -52,6 +51,8 @@ class TestPresets:
         assert (agent.dyn.rssm.imglayers, agent.dyn.rssm.deter) == (2, 8)
 
     def test_the_jax_section_is_the_options_of_the_agent(self):
+        from embodied.jax.options import Options  # here, since it loads JAX
+
         assert Options.make(**DEFAULTS.jax) == Options()
 
     def test_later_presets_win(self):
