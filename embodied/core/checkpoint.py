@@ -4,7 +4,7 @@
       latest                        name of the newest checkpoint
       20261130T082429F828055/
         agent.json                  the tree: dicts, lists, numbers, strings
-        agent.safetensors           its arrays, named by their path in the tree
+        agent.safetensors           its arrays, if any, named by their path in the tree
         manifest.json               size and checksum of every file
         done                        checksum of the manifest; written last
 
@@ -258,7 +258,8 @@ def _write(folder: Path, trees: Mapping[str, Any]) -> None:
     for name, tree in trees.items():
         skeleton, arrays = encode(tree, name)
         (partial / f"{name}.json").write_text(json.dumps(skeleton, allow_nan=False), "utf-8")
-        save_file(arrays, partial / f"{name}.safetensors")
+        if arrays:
+            save_file(arrays, partial / f"{name}.safetensors")
     files = {
         x.name: {"size": x.stat().st_size, "sha256": _checksum(x)}
         for x in sorted(partial.iterdir())
@@ -287,7 +288,8 @@ def _read_part(folder: Path, name: str) -> Any:
 
     try:
         skeleton = json.loads((folder / f"{name}.json").read_text("utf-8"))
-        return decode(skeleton, load_file(folder / f"{name}.safetensors"))
+        file = folder / f"{name}.safetensors"
+        return decode(skeleton, load_file(file) if file.exists() else {})
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as e:
         raise CheckpointError(
             f"The part {name!r} of the checkpoint {folder} cannot be read: "

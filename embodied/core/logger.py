@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, SupportsInt
+from typing import Any
 
+import elements
 import numpy as np
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Logger:
       multiplier: environment frames per step, for environments that repeat actions.
     """
 
-    def __init__(self, step: SupportsInt, outputs: Iterable[Output], multiplier: int = 1):
+    def __init__(self, step: elements.Counter, outputs: Iterable[Output], multiplier: int = 1):
         self.step = step
         self._outputs = list(outputs)
         self._multiplier = multiplier

@@ -1,0 +1,190 @@
+"""Config to parts: every function makes one part of a run.
+
+Nothing is imported before it is needed, since worker processes import this file and shall not
+load JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import elements
+import numpy as np
+
+import embodied
+from embodied import envs
+from embodied.core import wrappers
+from embodied.core.errors import ConfigError, MissingPackageError
+
+log = logging.getLogger(__name__)
+
+
+def make_agent(config: elements.Config) -> embodied.Agent:
+    """Makes the agent for the task's spaces, on which an environment is asked and closed."""
+    env = make_env(config, 0)
+    try:
+        obs_space, act_space = embodied.agent_spaces((env.obs_space, env.act_space))
+    finally:
+        env.close()
+    if config.random_agent:
+        from embodied.core.random import RandomAgent
+
+        return RandomAgent(obs_space, act_space, config.seed)
+    from .agent import Agent
+
+    shared = ("logdir", "seed", "jax", "batch_size", "batch_length", "replay_context")
+    priosignal = config.replay.priosignal if config.replay.fracs.priority > 0 else ""
+    agent_config = elements.Config(
+        **config.agent,
+        **{key: config[key] for key in shared},
+        report_length=_report_length(config),
+        priosignal=priosignal,
+    )
+    return Agent(obs_space, act_space, agent_config)
+
+
+def make_env(config: elements.Config, index: int, **overrides: Any) -> embodied.Env:
+    """Makes the task's environment of an index, wrapped for the agent.
+
+    Its seed follows from the config's seed and the index. Floats are float32 and integers int32;
+    bounded float actions are -1..1; whatever does not lie in its space is an error.
+
+    Args:
+      config: the run's config.
+      index: number of the environment.
+      **overrides: options of the suite that replace those in the config.
+    """
+    options = {**dict(config.env.get(config.task.split("_")[0], {})), **overrides}
+    env = envs.make(config.task, index, config.seed, **options)
+    floats = [k for k, v in env.act_space.items() if v.dtype.kind == "f"]
+    for key in floats:
+        env = wrappers.NormalizeAction(env, key)
+    env = wrappers.CheckSpaces(wrappers.UnifyDtypes(env))
+    for key in floats:
+        env = wrappers.ClipAction(env, key)
+    return env
+
+
+def make_replay(config: elements.Config, folder: str, mode: str = "train") -> Any:
+    """Makes a replay buffer below the logdir, whose items are as long as a stream needs.
+
+    Args:
+      config: the run's config.
+      folder: name of the folder below the logdir.
+      mode: "train", or "eval" for episodes that are only reported on.
+
+    Raises:
+      ConfigError: if the replay cannot hold one batch.
+    """
+    from embodied.core.replay import Replay
+
+    train = mode == "train"
+    consec = config.consec_train if train else config.consec_report
+    length = consec * (config.batch_length if train else config.report_length)
+    length += config.replay_context
+    capacity = int(config.replay.size if train else config.replay.size / 10)
+    if capacity < config.batch_size * length:
+        raise ConfigError(
+            f"replay.size {config.replay.size} leaves {capacity} steps in the {folder} buffer, "
+            f"less than one batch of {config.batch_size} sequences x {length} steps."
+        )
+    return Replay(
+        length,
+        capacity,
+        directory=Path(config.logdir) / folder,
+        chunksize=config.replay.chunksize,
+        online=config.replay.online and train,
+        selector=_make_selector(config, capacity) if train else None,
+        seed=config.seed,
+        name=folder,
+    )
+
+
+def make_stream(config: elements.Config, replay: Any, mode: str) -> embodied.Stream:
+    """Makes a stream of host batches [B, context + T, ...] from a replay.
+
+    Args:
+      config: the run's config.
+      replay: where the sequences come from.
+      mode: "train" for batches of the batch length, "report" for those of the report length.
+    """
+    from embodied.core import streams
+
+    train = mode == "train"
+    return streams.Consec(
+        streams.Stateless(functools.partial(replay.sample, config.batch_size, mode)),
+        length=config.batch_length if train else _report_length(config),
+        consec=config.consec_train if train else config.consec_report,
+        prefix=config.replay_context,
+        strict=train,
+    )
+
+
+def make_logger(config: elements.Config) -> Any:
+    """Makes the logger with the outputs that the config names; videos always become files.
+
+    An output whose package is not installed is named on the terminal and left out.
+
+    Raises:
+      ConfigError: for an output that does not exist.
+    """
+    from embodied.core import outputs
+    from embodied.core.logger import Logger
+
+    elements.timer.global_timer.enabled = config.logger.timer
+    logdir, fps = Path(config.logdir), config.logger.fps
+    makers: dict[str, Callable[[], list[Any]]] = {
+        "terminal": lambda: [outputs.TerminalOutput(config.logger.filter)],
+        "jsonl": lambda: [
+            outputs.JSONLOutput(logdir / "metrics.jsonl"),
+            outputs.JSONLOutput(logdir / "scores.jsonl", "^episode/score$"),
+        ],
+        "tensorboard": lambda: [outputs.TensorBoardOutput(logdir, fps)],
+        "scope": lambda: [outputs.ScopeOutput(logdir, fps)],
+    }
+    chosen: list[Any] = [outputs.VideoOutput(logdir / "videos", fps)]
+    for name in config.logger.outputs:
+        if name not in makers:
+            valid = ", ".join(makers)
+            raise ConfigError(f"There is no logger output {name!r}: valid ones are {valid}.")
+        try:
+            chosen += makers[name]()
+        except MissingPackageError as e:
+            print(f"{e} The run goes on without this output.", flush=True)
+    repeat = config.env.get(config.task.split("_")[0], {}).get("repeat", 1)
+    return Logger(elements.Counter(), chosen, repeat)
+
+
+def _make_selector(config: elements.Config, capacity: int) -> Any:
+    """The mixture that `replay.fracs` asks for; None, which stands for uniform, if it is that."""
+    from embodied.core import selectors
+
+    fracs = dict(config.replay.fracs)
+    if not fracs["priority"] and not fracs["recency"]:
+        return None
+    seeds = np.random.SeedSequence(config.seed).generate_state(4).tolist()
+    weights = np.arange(1, capacity + 1, dtype=np.float64) ** -config.replay.recexp
+    parts = {
+        "uniform": selectors.Uniform(seeds[0]),
+        "priority": selectors.Prioritized(**config.replay.prio, seed=seeds[1]),
+        "recency": selectors.Recency(weights, seeds[2]),
+    }
+    total = sum(fracs.values())
+    return selectors.Mixture(parts, {k: v / total for k, v in fracs.items()}, seeds[3])
+
+
+@functools.cache
+def _warn_report_length(asked: int, given: int) -> None:
+    log.warning("report_length %d is more than replay sequences hold; using %d.", asked, given)
+
+
+def _report_length(config: elements.Config) -> int:
+    """The report length, cut to what the replay's sequences hold."""
+    fits = max(1, config.consec_train * config.batch_length // config.consec_report)
+    if config.report_length > fits:
+        _warn_report_length(config.report_length, fits)
+    return min(config.report_length, fits)

@@ -1,0 +1,76 @@
+"""The training loop: act, learn, report, log, save."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import elements
+
+from ..core.base import Agent, BaseReplay, Env, Stream
+from ..core.driver import Driver
+from ..core.episodes import Episodes
+from ..core.logger import Logger
+from . import parts
+
+
+def train(
+    make_agent: Callable[[], Agent],
+    make_replay: Callable[[], BaseReplay],
+    make_env: Callable[[int], Env],
+    make_stream: Callable[[BaseReplay, str], Stream],
+    make_logger: Callable[[], Logger],
+    args: Any,
+) -> None:
+    """Trains an agent until `args.steps` environment steps were taken, all environments together.
+
+    A run whose `args.logdir` holds a checkpoint continues it. At the end, everything is logged
+    and saved; on an error, everything is closed and what was saved before stays.
+
+    Args:
+      make_agent: makes the agent.
+      make_replay: makes the replay buffer.
+      make_env: makes the environment of an index; sent to worker processes.
+      make_stream: makes a stream of host batches from the replay, for "train" or "report".
+      make_logger: makes the logger, whose step counter is the run's.
+      args: the options under `run` in the config, and the sizes of batches.
+    """
+    with contextlib.ExitStack() as stack:
+        logger = stack.enter_context(contextlib.closing(make_logger()))
+        step = logger.step
+        replay = make_replay()
+        agent = make_agent()
+        stream = agent.stream(make_stream(replay, "train"))
+        stack.callback(parts.close, stream)
+        episodes = Episodes(partial(logger.add, prefix="episode"), args.episode_timeout)
+
+        learn = parts.Learn(agent, replay, stream, step, args)
+        report = parts.Report(agent, replay, partial(make_stream, replay, "report"), logger, args)
+        save = parts.Save(
+            Path(args.logdir) / "ckpt",
+            {"step": step, "agent": agent, "replay": replay, "stream": stream, "learn": learn},
+            args,
+        )
+        save.restore()
+        log = parts.Log(logger, learn, episodes, replay, args)
+
+        make_envs = [partial(make_env, index) for index in range(args.envs)]
+        parallel = not args.debug and args.envs > 1
+        driver = stack.enter_context(contextlib.closing(Driver(make_envs, parallel, mode="train")))
+        driver.on_step(lambda tran, worker: step.increment())
+        driver.on_step(replay.add)
+        driver.on_step(episodes.on_step)
+        driver.reset(agent.init_policy)
+
+        while step < args.steps:
+            with elements.timer.section("act"):
+                driver(agent.policy, steps=args.envs)
+            learn()
+            report()
+            log()
+            save()
+        log(final=True)
+        save(final=True)
