@@ -12,6 +12,9 @@ from embodied.core.errors import ConfigError
 
 from .config import flatten, load_configs
 
+# What a run that has begun leaves behind; before that, a failed start can be mended and repeated.
+_TRACES = ("ckpt", "replay", "metrics.jsonl")
+
 # What may change between two starts of one run; all else makes it another experiment.
 _FREE = re.compile(
     r"logdir|script|report_length|consec_report|logger\..*|jax\..*|agent\.report.*"
@@ -22,9 +25,9 @@ _FREE = re.compile(
 def open_logdir(config: elements.Config) -> Path:
     """Creates the run's folder with its `config.yaml`, or joins one of the same experiment.
 
-    An existing `config.yaml` is never written to. It may differ in how the run is executed and
-    logged (`run.*` but for the train ratio, `logger.*`, `jax.*`, reports) and in keys that only
-    one of the two has.
+    The `config.yaml` of a run that has begun is never written to. It may differ in how the run is
+    executed and logged (`run.*` but for the train ratio, `logger.*`, `jax.*`, reports) and in
+    keys that only one of the two has.
 
     Raises:
       ConfigError: if the folder holds another experiment, or cannot be read or written.
@@ -32,7 +35,7 @@ def open_logdir(config: elements.Config) -> Path:
     logdir = Path(config.logdir)
     file = logdir / "config.yaml"
     try:
-        if file.exists():
+        if file.exists() and any((logdir / name).exists() for name in _TRACES):
             _check_same(logdir, _load(file), config)
         else:
             logdir.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,13 @@ def make(tmp_path, *presets, **flags):
     return compose(presets, {"logdir": str(tmp_path / "run"), **flags})
 
 
+def begin(tmp_path, *presets, **flags):
+    """The config file of a run that has begun."""
+    folder = open_logdir(make(tmp_path, *presets, **flags))
+    (folder / "ckpt").mkdir()
+    return folder / "config.yaml"
+
+
 def test_saves_a_config_that_composes_to_itself(tmp_path):
     config = make(tmp_path, "size1m")
     folder = open_logdir(config)
@@ -17,7 +24,7 @@ def test_saves_a_config_that_composes_to_itself(tmp_path):
 
 
 def test_resumes_with_another_way_of_running(tmp_path):
-    file = open_logdir(make(tmp_path, "size1m")) / "config.yaml"
+    file = begin(tmp_path, "size1m")
     before = file.read_bytes()
     changed = {"run.steps": 5, "run.log_every": 1, "logger.fps": 3, "jax.platform": "cpu"}
     open_logdir(make(tmp_path, "size1m", **changed))
@@ -25,7 +32,7 @@ def test_resumes_with_another_way_of_running(tmp_path):
 
 
 def test_refuses_another_experiment_with_the_difference(tmp_path):
-    file = open_logdir(make(tmp_path, "size1m")) / "config.yaml"
+    file = begin(tmp_path, "size1m")
     before = file.read_bytes()
     with pytest.raises(ConfigError) as error:
         open_logdir(make(tmp_path, "size12m"))
@@ -36,15 +43,27 @@ def test_refuses_another_experiment_with_the_difference(tmp_path):
 
 @pytest.mark.parametrize("key", ["seed", "batch_size", "run.train_ratio"])
 def test_refuses_each_key_that_makes_another_experiment(tmp_path, key):
-    open_logdir(make(tmp_path))
+    begin(tmp_path)
     with pytest.raises(ConfigError, match=rf"{key} [\d.]+ -> 77"):
         open_logdir(make(tmp_path, **{key: 77}))
 
 
 def test_older_configs_may_lack_keys(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.yaml").write_text("seed: 0\nold_key: 3\n")
+    file = begin(tmp_path)
+    file.write_text("seed: 0\nold_key: 3\n")
     open_logdir(make(tmp_path))
+    assert file.read_text() == "seed: 0\nold_key: 3\n"
+
+
+@pytest.mark.parametrize("trace", ["ckpt", "replay", "metrics.jsonl"])
+def test_a_start_that_failed_can_be_repeated_with_other_flags(tmp_path, trace):
+    folder = open_logdir(make(tmp_path, task="gymnasium_CartPole-v9"))
+    (folder / "scope").mkdir()
+    open_logdir(make(tmp_path, task="gymnasium_CartPole-v1"))
+    assert load_configs(folder / "config.yaml")["task"] == "gymnasium_CartPole-v1"
+    (folder / trace).touch()
+    with pytest.raises(ConfigError, match="holds a run with another config"):
+        open_logdir(make(tmp_path))
 
 
 def test_unusable_folders(tmp_path):
@@ -54,8 +73,8 @@ def test_unusable_folders(tmp_path):
 
 
 def test_damaged_config(tmp_path):
-    (tmp_path / "run").mkdir()
+    file = begin(tmp_path)
     for text in ("agent: {opt", "agent: [[1]]"):
-        (tmp_path / "run/config.yaml").write_text(text)
+        file.write_text(text)
         with pytest.raises(ConfigError, match=r"config\.yaml' is not"):
             open_logdir(make(tmp_path))

@@ -96,6 +96,7 @@ class TestMain:
 
     def test_another_experiment_in_the_logdir_is_not_started(self, launched, tmp_path):
         mainlib.main(["--configs", "size1m", "--logdir", str(tmp_path)])
+        (tmp_path / "ckpt").mkdir()
         with pytest.raises(ConfigError, match="holds a run with another config"):
             mainlib.main(["--configs", "size12m", "--logdir", str(tmp_path)])
         assert len(launched) == 1
