@@ -169,19 +169,14 @@ class MSE(Output):
 
     Args:
       mean: the prediction.
-      squash: applied to targets and undone in `pred` by `unsquash`.
+      squash: applied to targets; predictions stay squashed.
     """
 
-    def __init__(
-        self,
-        mean: jax.Array,
-        squash: Callable[[Any], Any] = lambda x: x,
-        unsquash: Callable[[Any], Any] = lambda x: x,
-    ):
-        self.mean, self.squash, self.unsquash = mean.astype(f32), squash, unsquash
+    def __init__(self, mean: jax.Array, squash: Callable[[Any], Any] = lambda x: x):
+        self.mean, self.squash = mean.astype(f32), squash
 
     def pred(self) -> jax.Array:  # noqa: D102
-        return self.unsquash(self.mean)
+        return self.mean
 
     def loss(self, target: jax.Array) -> jax.Array:
         """(mean - squash(target))² for every entry."""
@@ -341,6 +336,7 @@ class OneHot(Output):
     """One of C classes as one-hot vectors [..., C], with straight-through gradients.
 
     Gradients reach a sample, or a prediction, as if it were the vector of mixed probabilities.
+    `logp` takes class indices, too.
     """
 
     def __init__(self, logits: jax.Array, unimix: float = 0.0):
@@ -353,6 +349,8 @@ class OneHot(Output):
         return self._onehot(self.dist.sample(seed, shape))
 
     def logp(self, event: jax.Array) -> jax.Array:  # noqa: D102
+        if jnp.issubdtype(event.dtype, jnp.integer):
+            return self.dist.logp(event)
         return (jax.nn.log_softmax(self.dist.logits, -1) * event.astype(f32)).sum(-1)
 
     def entropy(self) -> jax.Array:  # noqa: D102

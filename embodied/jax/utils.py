@@ -170,10 +170,8 @@ def _scan_layers(method: Callable, path: str, count: int, carry: Any, *xs: Any, 
         changed = {k: state[k] for k in inner if k in modified}
         return (carry, {k: state[k] for k in threaded}), changed
 
-    seeds = nj.seed(count, optional=True)
-    seeds = None if seeds == [None] * count else seeds
     (carry, threaded), changed = jax.lax.scan(
-        body, (carry, threaded), (xs, inner, seeds), length=count
+        body, (carry, threaded), (xs, inner, _seeds(count)), length=count
     )
     if context.modify:
         context.update({**threaded, **changed})
@@ -197,6 +195,51 @@ def _create_layers(pure, path, count, carry, xs, kwargs):
         layers = [first(seed)[0] for seed in nj.seed(count)]
         context.update({k: jnp.stack([layer[k] for layer in layers]) for k in sorted(inner)})
     return modified | created
+
+
+def scan(
+    fun: Callable, carry: Any, xs: Any, length: int | None = None, axis: int = 0
+) -> tuple[Any, Any]:
+    """`jax.lax.scan` over a function that reads ninjax state but does not write it.
+
+    It traces the function once, where `nj.scan` traces it twice to learn what it writes. Each step
+    gets a seed of its own.
+
+    Args:
+      fun: (carry, x) -> (carry, y).
+      carry: the first carry.
+      xs: tree of arrays that are scanned over `axis`; None for none.
+      length: number of steps, if `xs` does not tell.
+      axis: of the arrays in `xs` and in the result.
+
+    Returns:
+      The last carry, and the y of all steps, stacked along `axis`.
+    """
+    if nj.creating():
+        return nj.scan(fun, carry, xs, length, axis=axis)
+    swap = functools.partial(jax.tree.map, lambda x: x.swapaxes(0, axis))
+    state, pure = dict(nj.context()), nj.pure(fun, nested=True)
+    length = jax.tree.leaves(xs)[0].shape[axis] if length is None else length
+
+    def body(carry, inputs):
+        x, seed = inputs
+        return pure(state, carry, x, seed=seed, modify=False)[1]
+
+    carry, ys = jax.lax.scan(body, carry, (swap(xs), _seeds(length)), length)
+    return carry, swap(ys)
+
+
+def frozen(fun: Callable, *args: Any) -> Any:
+    """Calls a function that reads ninjax state, with no gradient to that state or through it."""
+    if nj.creating():
+        return fun(*args)
+    state = {k: sg(v) for k, v in nj.context().items()}
+    seed = nj.seed(optional=True)
+    return sg(nj.pure(fun, nested=True)(state, *args, seed=seed, modify=False)[1])
+
+
+def _seeds(count):
+    return None if nj.context().seed is None else nj.seed(count)
 
 
 def _pmean(x, axes):
