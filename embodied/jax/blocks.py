@@ -110,28 +110,31 @@ class Transformer(nj.Module):
         assert x.shape[-1] == self.units, (x.shape, self.units)
         x = nets.cast(x)
         for i in range(self.layers):
-            with nj.scope(f"layer{i}"):
-                x = self._layer(x, mask, ts, training)
+            x = self._layer(i, x, mask, ts, training)
         return self.sub("outnorm", nets.Norm, self.norm)(x)
 
-    def _layer(self, x, mask, ts, training):
+    def _layer(self, i, x, mask, ts, training):
         keys = ("heads", "kv_heads", "rope", "qknorm", "bias", "winit", "outscale", "dropout")
         kw = {k: getattr(self, k) for k in keys}
-        skip, x = x, self.sub("norm1", nets.Norm, self.norm)(x)
-        x = skip + self.sub("mha", Attention, **kw)(x, mask, ts, training)
-        skip, x = x, self.sub("norm2", nets.Norm, self.norm)(x)
-        return skip + nets.dropout(self._feedforward(x), self.dropout, training)
+        # Entered here and not around the call, since ninjax enters the module's scope at every call
+        # of a method.
+        with nj.scope(f"layer{i}"):
+            skip, x = x, self.sub("norm1", nets.Norm, self.norm)(x)
+            x = skip + self.sub("mha", Attention, **kw)(x, mask, ts, training)
+            skip, x = x, self.sub("norm2", nets.Norm, self.norm)(x)
+        return skip + nets.dropout(self._feedforward(i, x), self.dropout, training)
 
-    def _feedforward(self, x):
+    def _feedforward(self, i, x):
         kw = {"bias": self.bias, "winit": self.winit}
         act, width = nets.act(self.act), self.units * self.ffup
-        if self.glu:
-            width = max(self.units, width * 2 // 3 // 32 * 32)
-            gate = act(self.sub("ff1", nets.Linear, width, **kw)(x))
-            x = gate * self.sub("ff2", nets.Linear, width, **kw)(x)
-            return self.sub("ff3", nets.Linear, self.units, outscale=self.outscale, **kw)(x)
-        x = act(self.sub("ff1", nets.Linear, width, **kw)(x))
-        return self.sub("ff2", nets.Linear, self.units, outscale=self.outscale, **kw)(x)
+        with nj.scope(f"layer{i}"):
+            if self.glu:
+                width = max(self.units, width * 2 // 3 // 32 * 32)
+                gate = act(self.sub("ff1", nets.Linear, width, **kw)(x))
+                x = gate * self.sub("ff2", nets.Linear, width, **kw)(x)
+                return self.sub("ff3", nets.Linear, self.units, outscale=self.outscale, **kw)(x)
+            x = act(self.sub("ff1", nets.Linear, width, **kw)(x))
+            return self.sub("ff2", nets.Linear, self.units, outscale=self.outscale, **kw)(x)
 
 
 class GRU(nj.Module):

@@ -84,8 +84,8 @@ class Head(nj.Module):
         return outs.Huber(self._linear("pred", x, self.space.shape))
 
     def symlog_mse(self, x: jax.Array) -> outs.Output:
-        """Squared error in symlog space."""
-        return outs.MSE(self._linear("pred", x, self.space.shape), nets.symlog, nets.symexp)
+        """Squared error in symlog space, where predictions stay."""
+        return outs.MSE(self._linear("pred", x, self.space.shape), nets.symlog)
 
     def symexp_twohot(self, x: jax.Array) -> outs.Output:
         """Distribution over exponentially spaced bins (Hafner et al. 2023, eq. 9 and 10)."""

@@ -166,7 +166,7 @@ def chain(
       nesterov: whether momentum looks one step ahead.
       wd: decoupled weight decay (multiplied by the learning rate) of matching parameters.
       wdregex: which parameters decay.
-      schedule: const, linear or cosine (the latter two from lr to 0.1 lr).
+      schedule: const, linear (from lr to 0.1 lr) or cosine (from lr to 0.1 lr², so nearly 0).
       warmup: updates of linear warm-up from 0.
       anneal: update at which linear and cosine end.
     """
@@ -190,7 +190,7 @@ def learning_rate(lr: float, schedule: str, warmup: int, anneal: int) -> optax.S
         rate = optax.linear_schedule(lr, 0.1 * lr, anneal - warmup)
     else:
         assert schedule == "cosine", schedule
-        rate = optax.cosine_decay_schedule(lr, anneal - warmup, 0.1)
+        rate = optax.cosine_decay_schedule(lr, anneal - warmup, 0.1 * lr)
     if warmup:
         ramp = optax.linear_schedule(0.0, lr, warmup)
         rate = optax.join_schedules([ramp, rate], [warmup])
@@ -234,7 +234,7 @@ def scale_by_momentum(beta: float = 0.9, nesterov: bool = False) -> optax.Gradie
         _, (count, average) = ema.update(updates, state)
         ahead = optax.ema(beta, debias=False)
         ahead, _ = ahead.update(updates, optax.EmaState(count, average))
-        correct = 1 - beta ** (count + 1).astype(f32)
+        correct = 1 - beta ** count.astype(f32)
         return jax.tree.map(lambda x: x / correct, ahead), (count, average)
 
     return optax.GradientTransformation(ema.init, update)
