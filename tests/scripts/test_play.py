@@ -45,7 +45,7 @@ def test_a_moved_run_and_unknown_keys(tmp_path, capsys):
 
 
 def test_errors_say_what_is_wrong(tmp_path):
-    with pytest.raises(ConfigError, match="should hold a config.yaml"):
+    with pytest.raises(ConfigError, match=r"should hold a config\.yaml"):
         play.main([str(tmp_path), "--out", "x.mp4"])
     with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif"):
         play.main([str(tmp_path), "--out", "x.avi"])
