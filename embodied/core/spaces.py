@@ -77,10 +77,10 @@ def sample(space: elements.Space, rng: np.random.Generator, shape: tuple[int, ..
     low, top = bounds(space)
     if space.discrete:
         return rng.integers(low, top, shape, space.dtype, endpoint=True)
-    bounded = np.isfinite(low) & np.isfinite(top)
+    bounded, one = np.isfinite(low) & np.isfinite(top), space.dtype.type(1)
     low, top = (
-        np.where(bounded, low, np.clip(-1, low, top)),
-        np.where(bounded, top, np.clip(1, low, top)),
+        np.where(bounded, low, np.clip(-one, low, top)),
+        np.where(bounded, top, np.clip(one, low, top)),
     )
     share = rng.random(shape)
     values = (1 - share) * low + share * top

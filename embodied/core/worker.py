@@ -307,7 +307,7 @@ def _end_with_parent() -> None:
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
-    cause = traceback.format_exception_only(error)[-1].strip().removesuffix(".")
     if isinstance(error, EmbodiedError):  # its message says all that the user needs
-        return cause, ""
+        return str(error).removesuffix("."), ""
+    cause = traceback.format_exception_only(error)[-1].strip()
     return cause, "".join(traceback.format_exception(error))

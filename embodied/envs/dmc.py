@@ -192,6 +192,7 @@ def _choose_renderer(render: bool) -> None:
 
 def _rendering_error(error: Exception) -> EnvError:
     return EnvError(
-        f"dm_control cannot render here ({type(error).__name__}: {error}): set MUJOCO_GL=egl, which "
-        "needs the Debian packages libegl1 and libgl1, or MUJOCO_GL=osmesa, which needs libosmesa6."
+        f"dm_control cannot render here ({type(error).__name__}: {error}): set MUJOCO_GL=egl, "
+        "which needs the Debian packages libegl1 and libgl1, or MUJOCO_GL=osmesa, which needs "
+        "libosmesa6."
     )

@@ -113,8 +113,8 @@ class Gymnasium(Env):
             ) from error
         if not isinstance(frame, np.ndarray):
             raise EnvError(
-                f"The environment renders {type(frame).__name__} where an array is needed: make it "
-                "with render_mode='rgb_array'."
+                f"The environment renders {type(frame).__name__} where an array is needed: make "
+                "it with render_mode='rgb_array'."
             )
         return frame
 
