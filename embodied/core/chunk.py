@@ -193,8 +193,8 @@ class Chunk:
           ReplayError: the content is damaged or does not belong to the name.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                data = {key: file[key] for key in file.files}
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                data = {key: archive[key] for key in archive.files}
         except Exception as error:  # damaged bytes raise from every layer below
             raise ReplayError(f"Chunk file {path} is unreadable ({error!r}).") from error
         stepid = data.get("stepid")

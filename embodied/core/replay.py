@@ -235,15 +235,22 @@ class Replay(BaseReplay):
         Raises:
           ReplayError: the given directory does not exist.
         """
-        if directory is not None and not Path(str(directory)).is_dir():
-            raise ReplayError(f"There is no replay directory {directory} to load from.")
-        source = self._dir if directory is None else ChunkDir(Path(str(directory)), self._lock)
+        source = self._dir
+        if directory is not None:
+            path = Path(str(directory))
+            if not path.is_dir():
+                raise ReplayError(f"There is no replay directory {directory} to load from.")
+            if source is None or path.resolve() != source.path.resolve():
+                source = ChunkDir(path, self._lock)
         with self._saving, self._lock:
             saved = [bytes(uuid) for uuid in data["chunks"]] if data else []
-            loaded = self._read(source, set(saved), amount) if source else {}
+            places = dict(zip(saved, data["slots"], strict=True)) if data else {}
+            loaded = self._read(source, places, amount) if source else {}
             slots = np.array([self._table.find(uuid) for uuid in saved], np.int64)
-            if missing := int((slots < 0).sum()):
-                _log.warning("%s: %d of %d saved chunks are missing.", self.name, missing, len(slots))
+            if source and (missing := int((slots < 0).sum())):
+                _log.warning(
+                    "%s: %d of %d saved chunks are missing.", self.name, missing, len(slots)
+                )
             first = self._table.stop
             kept = self._restore(data, slots, loaded) if data else np.zeros(0, bool)
             for slot, (begun, complete) in loaded.items():
@@ -258,8 +265,8 @@ class Replay(BaseReplay):
                 queue = [int(numbers[i]) for i in data["online"] if kept[i]]
                 self._queue.extend(n for n in queue if n >= self._table.first)
 
-    def _open(self, chunk: Chunk | None = None) -> int:
-        slot = self._table.open(chunk or Chunk(self.chunksize))
+    def _open(self, chunk: Chunk | None = None, slot: int | None = None) -> int:
+        slot = self._table.open(chunk or Chunk(self.chunksize), slot)
         self._selector.open(slot)
         return slot
 
@@ -305,32 +312,16 @@ class Replay(BaseReplay):
         return array.reshape(-1, *array.shape[len(lead) :])
 
     def _state(self) -> Data:
-        table = self._table
-        stored = [slot for slot in table.occupied() if table.chunk(slot).length]
-        slots = np.array(stored, np.int64)
-        position = np.full(len(table.chunks), -1)
-        position[slots] = np.arange(len(slots))
-        items = table.items(np.arange(table.first, table.stop))
-        owner, index = position[items // self.chunksize], items % self.chunksize
-        # How many windows of each chunk were complete, evicted ones included.
-        begun = np.zeros(len(slots), np.int64)
-        np.maximum.at(begun, owner, index + 1)
-        for state in self._workers.values():
-            slot, start = divmod(state.start, self.chunksize)
-            if position[slot] >= 0:
-                begun[position[slot]] = start
-        uuids = b"".join(table.chunk(slot).uuid for slot in stored)
+        order = self._table.describe([state.start for state in self._workers.values()])
         return {
-            "chunks": np.frombuffer(uuids, np.uint8).reshape(-1, 16),
-            "begun": begun,
-            "items": np.stack([owner, index], 1).astype(np.uint32),
-            "online": np.array(self._queue, np.int64) - table.first,
-            "selector": self._selector.save(slots),
+            **order,
+            "online": np.array(self._queue, np.int64) - self._table.first,
+            "selector": self._selector.save(order["slots"]),
             "counts": dict(self._counts),
         }
 
     def _read(
-        self, source: ChunkDir, saved: set[bytes], amount: int | None
+        self, source: ChunkDir, places: Mapping[bytes, int], amount: int | None
     ) -> dict[int, tuple[int, int]]:
         # Slots of the chunks read, oldest first, with the range of their window starts.
         table, found = self._table, 0
@@ -340,7 +331,7 @@ class Replay(BaseReplay):
         tails: dict[int, int] = {}  # steps from the chunk on to the end of its chain
         for files in source.names() if source.path.is_dir() else ():
             uuid = files[0][1].uuid
-            if limit is not None and found >= limit and uuid not in saved:
+            if limit is not None and found >= limit and uuid not in places:
                 if full and source is self._dir and table.find(uuid) < 0:
                     for path, _ in files:
                         source.discard(path)
@@ -354,7 +345,8 @@ class Replay(BaseReplay):
             chunk, self._schema = result
             if source is not self._dir:
                 chunk.path, chunk.dirty = None, True
-            slot = self._open(chunk)
+            # In the slot of then, so that draws that depend on the order of slots repeat.
+            slot = self._open(chunk, None if uuid not in places else int(places[uuid]))
             succ = table.find(chunk.succ)
             if succ in loaded and table.pred[succ] < 0:
                 table.link(slot, succ)
@@ -370,11 +362,11 @@ class Replay(BaseReplay):
         # Inserts the saved items that were loaded, in their order; says which of them that were,
         # and keeps windows that were evicted before the save from coming back.
         complete = np.zeros(len(slots), np.int64)
-        for index, slot in enumerate(slots.tolist()):
+        for number, slot in enumerate(slots.tolist()):
             if slot in loaded:
-                complete[index] = loaded[slot][1]
-                loaded[slot] = (int(data["begun"][index]), loaded[slot][1])
-        owner, index = np.asarray(data["items"]).astype(np.int64).T
+                complete[number] = loaded[slot][1]
+                loaded[slot] = (int(data["begun"][number]), loaded[slot][1])
+        owner, index = np.asarray(data["items"], np.int64).reshape(-1, 2).T
         kept = index < complete[owner]
         for address in (slots[owner] * self.chunksize + index)[kept].tolist():
             self._insert(address)

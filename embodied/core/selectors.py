@@ -208,8 +208,10 @@ class Prioritized(Selector):
         """See the base class."""
         super().load(data, slots)
         steps = self._steps.reshape(-1, self.table.chunksize)
-        saved = np.asarray(data["steps"])[:, : steps.shape[1]]
-        steps[slots[slots >= 0], : saved.shape[1]] = saved[slots >= 0]
+        for slot, saved in zip(slots, data["steps"], strict=True):
+            if slot >= 0:
+                width = min(len(saved), self.table.chunksize)
+                steps[slot, :width] = saved[:width]
         self._stale.clear()
         for start in range(self.table.first, self.table.stop, 4096):
             numbers = np.arange(start, min(start + 4096, self.table.stop))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Table:
         self.live = np.zeros(0, bool)  # by address: does a live item start here?
         self.refs: list[int] = []  # by slot: items that start here, and holds
         self._slots: dict[bytes, int] = {}
-        self._free: list[int] = []
+        self._free: list[int] = []  # a heap: which slot comes next depends on the present alone
         self._queue = np.zeros(64, np.int64)
         self._buffers = Buffers()
 
@@ -59,11 +60,20 @@ class Table:
         """The slots that hold a chunk."""
         return [slot for slot, chunk in enumerate(self.chunks) if chunk is not None]
 
-    def open(self, chunk: Chunk) -> int:
-        """Gives the chunk a slot, as a chain of its own with one hold on it."""
-        if not self._free:
+    def open(self, chunk: Chunk, slot: int | None = None) -> int:
+        """Gives the chunk a slot, as a chain of its own with one hold on it.
+
+        Args:
+          chunk: what is put there.
+          slot: the one to take if it is free; otherwise, and by default, the first free one.
+        """
+        while not self._free or (slot is not None and slot >= len(self.chunks)):
             self._grow()
-        slot = self._free.pop()
+        if slot is None or self.chunks[slot] is not None:
+            slot = heapq.heappop(self._free)
+        else:
+            self._free.remove(slot)
+            heapq.heapify(self._free)
         self.chunks[slot] = chunk
         self.span[slot] = chunk.size
         self.succ[slot] = self.pred[slot] = -1
@@ -85,7 +95,7 @@ class Table:
             dropped.append(chunk)
             del self._slots[chunk.uuid]
             self.chunks[slot] = None
-            self._free.append(slot)
+            heapq.heappush(self._free, slot)
             if succ >= 0:
                 self.pred[succ] = -1
             slot = succ
@@ -183,6 +193,35 @@ class Table:
                 chunk.data[key][index[start:stop]] = value[start:stop]
             chunk.dirty = True
 
+    def describe(self, starts: Iterable[int]) -> dict[str, np.ndarray]:
+        """What is needed to order the same chunks in the same way again.
+
+        Args:
+          starts: for every chain that goes on, the address of the first step that starts no item
+            yet.
+
+        Returns:
+          For C stored chunks and N live items: `chunks` uint8 [C, 16], their ids; `slots` [C];
+          `begun` [C], how many items have started in each, evicted ones included; and `items`
+          uint32 [N, 2], oldest first: which of the chunks, and the index therein.
+        """
+        stored = [slot for slot in self.occupied() if self.chunk(slot).length]
+        position = np.full(len(self.chunks), -1)
+        position[stored] = np.arange(len(stored))
+        slots, index = np.divmod(self.items(np.arange(self.first, self.stop)), self.chunksize)
+        begun = np.zeros(len(stored), np.int64)
+        np.maximum.at(begun, position[slots], index + 1)
+        for slot, start in (divmod(address, self.chunksize) for address in starts):
+            if position[slot] >= 0:
+                begun[position[slot]] = start
+        uuids = b"".join(self.chunk(slot).uuid for slot in stored)
+        return {
+            "chunks": np.frombuffer(uuids, np.uint8).reshape(-1, 16),
+            "slots": np.array(stored, np.int64),
+            "begun": begun,
+            "items": np.stack([position[slots], index], 1).astype(np.uint32),
+        }
+
     def _pieces(self, address: int) -> list[tuple[Chunk, int, int]]:
         """The window of an item as (chunk, start, stop) parts."""
         slot, start = divmod(address, self.chunksize)
@@ -206,7 +245,7 @@ class Table:
         self.succ = np.append(self.succ, np.full(grow, -1))
         self.pred = np.append(self.pred, np.full(grow, -1))
         self.live = np.append(self.live, np.zeros(grow * self.chunksize, bool))
-        self._free = list(range(new - 1, old - 1, -1))
+        self._free += range(old, new)  # still a heap: these are greater than all others
 
 
 def _runs(breaks: np.ndarray) -> Iterator[tuple[int, int]]:
