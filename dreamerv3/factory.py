@@ -34,8 +34,9 @@ def make_agent(config: elements.Config) -> embodied.Agent:
         from embodied.core.random import RandomAgent
 
         return RandomAgent(obs_space, act_space, config.seed)
-    from .agent import Agent
+    from .agent import Agent as Model
 
+    make: Any = Model  # calling a model gives the agent that hosts it
     shared = ("logdir", "seed", "jax", "batch_size", "batch_length", "replay_context")
     priosignal = config.replay.priosignal if config.replay.fracs.priority > 0 else ""
     agent_config = elements.Config(
@@ -44,7 +45,7 @@ def make_agent(config: elements.Config) -> embodied.Agent:
         report_length=_report_length(config),
         priosignal=priosignal,
     )
-    return Agent(obs_space, act_space, agent_config)
+    return make(obs_space, act_space, agent_config)
 
 
 def make_env(config: elements.Config, index: int, **overrides: Any) -> embodied.Env:

@@ -83,7 +83,7 @@ class Run:
         self.logdir = logdir
         self.outputs = outputs
         self.make_env = make_env or partial(envs.make, "dummy_disc", size=(8, 8), length=100)
-        self.streams = collections.Counter()
+        self.streams: collections.Counter = collections.Counter()
 
     def __call__(self):
         train(
