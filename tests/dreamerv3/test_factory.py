@@ -74,6 +74,23 @@ def test_random_agent_sees_what_an_agent_sees(tmp_path):
     assert not any(key.startswith("log/") for key in agent.obs_space)
 
 
+@pytest.mark.parametrize(("fraction", "signal"), [(0.0, ""), (0.5, "model")])
+def test_agent_learns_what_concerns_it(tmp_path, monkeypatch, fraction, signal):
+    from dreamerv3 import agent
+
+    monkeypatch.setattr(agent, "Agent", lambda *args: args)
+    flags = {"random_agent": False, "report_length": 999, "replay__fracs__priority": fraction}
+    obs_space, act_space, given = factory.make_agent(config(tmp_path, seed=3, **flags))
+    assert "is_first" in obs_space
+    assert "reset" not in act_space
+    assert given.priosignal == signal
+    assert given.report_length == given.batch_length == 10
+    assert (given.seed, given.batch_size, given.replay_context) == (3, 8, 1)
+    assert given.logdir == str(tmp_path)
+    assert given.jax.platform == "cpu"
+    assert given.opt.warmup == 1000
+
+
 class TestReplay:
     def filled(self, config, mode="train"):
         replay = factory.make_replay(config, "replay", mode)
