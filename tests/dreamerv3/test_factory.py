@@ -79,7 +79,7 @@ def test_agent_learns_what_concerns_it(tmp_path, monkeypatch, fraction, signal):
     from dreamerv3 import agent
 
     monkeypatch.setattr(agent, "Agent", lambda *args: args)
-    flags = {"random_agent": False, "report_length": 999, "replay__fracs__priority": fraction}
+    flags = {"random_agent": False, "report_length": 998, "replay__fracs__priority": fraction}
     obs_space, act_space, given = factory.make_agent(config(tmp_path, seed=3, **flags))
     assert "is_first" in obs_space
     assert "reset" not in act_space
