@@ -187,10 +187,11 @@ def _check_started(options: Options) -> None:
 
 def _check_devices(options: Options) -> None:
     found = devices(options)
-    if options.mock_devices and len(found) != options.mock_devices:
+    here = len([x for x in found if x.process_index == jax.process_index()])
+    if options.mock_devices and here != options.mock_devices:
         raise DeviceError(
             f"jax.mock_devices asks for {options.mock_devices} CPU devices, but JAX runs already "
-            f"in this process with {len(found)}: ask for them before JAX is first used."
+            f"in this process with {here}: ask for them before JAX is first used."
         )
     if options.expect_devices and len(found) != options.expect_devices:
         raise DeviceError(

@@ -7,6 +7,7 @@ are split over `d` and `f`. Several processes may form one mesh; each then feeds
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,6 +191,19 @@ def fetch_async(tree: Any) -> Callable[[], Any]:
 _copy = jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))
 
 
+@functools.cache
+def _replicate(mesh: Mesh) -> Callable[[Any], Any]:
+    return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, REPLICATED))
+
+
+def _whole(tree: Any) -> Any:
+    """The whole arrays on this process alone; those that lie here entirely stay as they are."""
+    leaves = jax.tree.leaves(tree)
+    if all(x.is_fully_addressable for x in leaves):
+        return tree
+    return to_local(_replicate(leaves[0].sharding.mesh)(tree))
+
+
 def move(tree: Any, shardings: Any) -> Any:
     """Copies arrays to other shardings, maybe on other devices, without waiting.
 
@@ -203,7 +217,7 @@ def move(tree: Any, shardings: Any) -> Any:
     targets = jax.tree.leaves(shardings)
     if all(x.sharding == y for x, y in zip(leaves, targets, strict=True)):
         return _copy(tree)  # A third of the time that `device_put` takes for many arrays.
-    return jax.device_put(tree, shardings, may_alias=False)
+    return jax.device_put(_whole(tree), shardings, may_alias=False)
 
 
 def grouped_ckpt_fns(
@@ -237,13 +251,9 @@ def ckpt_fn(shardings: dict[str, NamedSharding]) -> tuple[Callable, Callable]:
       `gather(params)` gives whole numpy arrays; `scatter(arrays)` gives some of them back as
       sharded arrays. With several processes, all of them must call these together.
     """
-    whole = {k: NamedSharding(s.mesh, REPLICATED) for k, s in shardings.items()}
-    replicate = jax.jit(lambda x: x, out_shardings=whole)
 
     def gather(params):
-        if not all(x.is_fully_addressable for x in params.values()):
-            params = replicate(params)
-        return fetch_async(params)()
+        return fetch_async(_whole(params))()
 
     def scatter(arrays):
         return device_put(arrays, {k: shardings[k] for k in arrays})

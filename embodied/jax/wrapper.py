@@ -199,7 +199,10 @@ class Wrapper(base.Agent):
         params, seed = self._latest_params(mode)
         key = f"policy {mode} {len(obs['is_first'])}"
         with self._context(key, "device_to_device"):
-            # The compiled function itself takes numpy arrays to the device: that is the fastest.
+            # The compiled function takes numpy arrays to the device itself, which is the fastest,
+            # but with several processes it refuses to.
+            if jax.process_count() > 1:
+                obs = internal.to_global(obs, NamedSharding(self.policy_mesh, BATCH))
             carry, acts, outs = self._policy(params, seed, carry, obs, mode)
         acts, outs = internal.fetch_async((acts, outs))()
         for key, finite in outs.pop("finite", {}).items():
