@@ -29,10 +29,6 @@ class Agent:
         `replay_context` and `logdir`.
     """
 
-    policy_keys: str = ".*"  # Regex of the parameters that the policy needs.
-    param_rules: transform.Rules = transform.REPLICATE  # How parameters are split over the mesh.
-    act_rules: transform.Rules = ()  # How layers' outputs are split; empty leaves it to XLA.
-
     def __new__(cls, obs_space: Spaces, act_space: Spaces, config: Any) -> Any:
         """Constructs the model and the wrapper around it, and returns the wrapper."""
         # Python calls `__init__` only on what is an instance of the class, so that it has to be
@@ -46,6 +42,21 @@ class Agent:
         self.obs_space = obs_space
         self.act_space = act_space
         self.config = config
+
+    @property
+    def policy_keys(self) -> str:
+        """Regex of the parameters that the policy needs; by default all."""
+        return ".*"
+
+    @property
+    def param_rules(self) -> transform.Rules:
+        """How parameters are split over the mesh; by default they are not."""
+        return transform.REPLICATE
+
+    @property
+    def act_rules(self) -> transform.Rules:
+        """How layers' outputs are split, by the layers' paths; empty leaves it to the compiler."""
+        return ()
 
     @property
     def ext_space(self) -> Spaces:

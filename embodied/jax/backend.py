@@ -54,7 +54,7 @@ def setup(**values: Any) -> Options:
     _enable_cache(options.compilation_cache)
     from . import nets  # It loads a good part of JAX, so flags come first.
 
-    nets.COMPUTE_DTYPE = jax.numpy.dtype(dtype).type
+    nets.COMPUTE_DTYPE = getattr(jax.numpy, dtype)
     return dataclasses.replace(options, platform=platform, compute_dtype=dtype)
 
 

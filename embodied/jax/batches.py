@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import elements
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from ..core.base import Data, Spaces, Stream
-from ..core.errors import SpaceError
 from . import internal
+from .checks import check_batch
 
 
 class BatchStream(Stream):
@@ -66,6 +65,10 @@ class BatchStream(Stream):
         if isinstance(self._source, Stream):
             self._source.load(data)
 
+    def close(self) -> None:
+        """Closes the source if it can be closed."""
+        getattr(self._source, "close", lambda: None)()
+
     def _check(self, batch: Data) -> None:
         # Later batches look like the first, so this costs next to nothing but still finds those
         # that do not.
@@ -76,42 +79,3 @@ class BatchStream(Stream):
         rows = batch[next(iter(self._spaces))].shape[0]
         internal.check_split("The batch size", rows, self._mesh, "train")
         self._checked.add(layout)
-
-
-def check_batch(batch: Mapping[str, np.ndarray], spaces: Spaces) -> None:
-    """Raises a `SpaceError` that names the first key that does not fit its space."""
-    lead = None
-    for key, space in spaces.items():
-        if key not in batch:
-            raise SpaceError(
-                f"The batch lacks the key {key!r} that the agent needs; it has "
-                f"{', '.join(sorted(batch))}."
-            )
-        value = batch[key]
-        lead = lead or value.shape[:2]
-        _check_value(key, value, (*lead, *space.shape), space)
-
-
-def _check_value(key: str, value: np.ndarray, shape: tuple[int, ...], space: Any) -> None:
-    if value.shape != shape or value.dtype != space.dtype:
-        raise SpaceError(
-            f"The key {key!r} has shape {value.shape} and type {value.dtype}, but {shape} and "
-            f"{space.dtype} are right."
-        )
-
-
-def check_spaces(**groups: Mapping[str, elements.Space]) -> None:
-    """Raises a `SpaceError` for a key in two groups of spaces or a type that JAX lacks."""
-    owner: dict[str, str] = {}
-    for group, spaces in groups.items():
-        for key, space in spaces.items():
-            if key in owner:
-                raise SpaceError(
-                    f"The key {key!r} is both in {owner[key]} and in {group}: rename one of them."
-                )
-            owner[key] = group
-            if np.dtype(space.dtype).itemsize > 4:
-                raise SpaceError(
-                    f"The key {key!r} in {group} has the type {np.dtype(space.dtype)}, which JAX "
-                    f"computes in 32 bits: unify the types with the UnifyDtypes wrapper."
-                )

@@ -70,7 +70,11 @@ def init(
 
     shapes = jax.eval_shape(create, seed)
     shardings = partition(shapes, mesh, param_partition_rules)
-    return jax.jit(create, out_shardings=shardings)(seed), shardings
+    # On CPUs the many random draws take long to compile, and run only once.
+    cpu = mesh.devices.flat[0].platform == "cpu"
+    fast = {"xla_backend_optimization_level": 0} if cpu else None
+    make = jax.jit(create, out_shardings=shardings, compiler_options=fast)
+    return make(seed), shardings
 
 
 def apply(

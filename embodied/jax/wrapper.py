@@ -15,10 +15,11 @@ from jax.sharding import NamedSharding
 
 from ..core import base
 from ..core.base import Data, Spaces
-from ..core.errors import DeviceError, NonFiniteError, SpaceError
+from ..core.errors import ConfigError, DeviceError, NonFiniteError
 from . import internal, transform
 from . import params as matching
-from .batches import BatchStream, check_spaces
+from .batches import BatchStream
+from .checks import check_finite, check_obs, check_spaces, finite_rows
 from .internal import BATCH, REPLICATED
 from .options import Options
 from .profiler import Profiler
@@ -194,8 +195,9 @@ class Wrapper(base.Agent):
           SpaceError: an observation is missing or has a wrong shape or type.
           NonFiniteError: an observation, an action or an output is not finite.
         """
-        assert mode in MODES, mode
-        obs = self._check_obs(obs)
+        if mode not in MODES:
+            raise ConfigError(f"The policy has the modes train and eval, but not {mode!r}.")
+        obs = check_obs(obs, self.obs_space)
         params, seed = self._latest_params(mode)
         key = f"policy {mode} {len(obs['is_first'])}"
         with self._context(key, "device_to_device"):
@@ -206,9 +208,9 @@ class Wrapper(base.Agent):
             carry, acts, outs = self._policy(params, seed, carry, obs, mode)
         acts, outs = internal.fetch_async((acts, outs))()
         for key, finite in outs.pop("finite", {}).items():
-            _check_finite(f"output {key!r} of the policy", finite)
+            check_finite(f"output {key!r} of the policy", finite)
         for key, value in acts.items():
-            _check_finite(f"action {key!r}", _finite(value))
+            check_finite(f"action {key!r}", finite_rows(value))
             acts[key] = value.astype(self.act_space[key].dtype, copy=False)
         return carry, acts, outs
 
@@ -235,24 +237,6 @@ class Wrapper(base.Agent):
             fresh = internal.move(used, self._policy_shardings)
             with self._policy_lock:
                 self._fresh_params = fresh
-
-    def _check_obs(self, obs: Data) -> Data:
-        result = {}
-        for key, space in self.obs_space.items():
-            if key not in obs:
-                raise SpaceError(
-                    f"The observation lacks the key {key!r}; it has {', '.join(sorted(obs))}."
-                )
-            # A copy, since drivers reuse their buffers and CPU devices read them in place.
-            value = np.array(obs[key])
-            if value.shape[1:] != space.shape or value.dtype != space.dtype:
-                raise SpaceError(
-                    f"The observation {key!r} has shape {value.shape[1:]} and type {value.dtype} "
-                    f"per environment, but {space.shape} and {space.dtype} are right."
-                )
-            _check_finite(f"observation {key!r}", _finite(value))
-            result[key] = value
-        return result
 
     # ------------------------------------------------------------------------------------------
     # Learning
@@ -283,8 +267,9 @@ class Wrapper(base.Agent):
         if self._profiler:
             self._profiler.step()
         key = f"train {data['is_first'].shape}"
-        with self._train_lock, self._context(key):
-            self.params, (carry, outs, metrics) = self._train(self.params, seed, carry, data)
+        with self._train_lock:
+            with self._context(key):
+                self.params, (carry, outs, metrics) = self._train(self.params, seed, carry, data)
             self.counters["updates"] += 1
             self.counters["batches"] += 1
             self._share_params()
@@ -324,7 +309,10 @@ class Wrapper(base.Agent):
     # ------------------------------------------------------------------------------------------
 
     def save(self) -> Data:
-        """Parameters and counters, and outputs and metrics that `train` has not returned yet."""
+        """Parameters and counters, and outputs and metrics that `train` has not returned yet.
+
+        With several processes, all of them must call this together.
+        """
         params: Data = {}
         with self._train_lock:
             for keys, gather, _ in self._groups:
@@ -359,8 +347,8 @@ class Wrapper(base.Agent):
                 self.params.update(scatter(arrays))
             if regex is None:
                 self.counters.update({k: int(v) for k, v in data["counters"].items()})
-                waiting = data["waiting"]
-                self._waiting = lambda: (waiting["outs"], waiting["metrics"])
+                waiting = data.get("waiting", {})
+                self._waiting = lambda: (waiting.get("outs", {}), waiting.get("metrics", {}))
             self._share_params()
         print(f"Loaded {len(match.matched)} parameters: {matching.count_modules(match.matched)}.")
 
@@ -400,16 +388,3 @@ class Wrapper(base.Agent):
             yield
         if key:
             self._compiled.add(key)
-
-
-def _finite(value: np.ndarray) -> np.ndarray:
-    """Whether all numbers [E, ...] of an environment are finite: bool [E]."""
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        return np.ones(len(value), bool)
-    return np.isfinite(value).reshape(len(value), -1).all(1)
-
-
-def _check_finite(name: str, finite: np.ndarray) -> None:
-    if not finite.all():
-        index = int(np.argmin(finite))
-        raise NonFiniteError(f"The {name} of environment {index} is not finite.")

@@ -192,6 +192,10 @@ class TestPolicy:
         assert not failed
         assert agent.counters == {"updates": 30, "batches": 30, "actions": 60}
 
+    def test_modes(self, agent):
+        with pytest.raises(ConfigError, match=r"not 'explore'"):
+            agent.policy(agent.init_policy(4), toy.make_obs(), mode="explore")
+
 
 class TestTrain:
     def test_learns_and_shows_it_to_the_policy(self):
@@ -241,11 +245,19 @@ class TestTrain:
         losses = []
         for jit in (False, True):
             agent = toy.make_agent(jit=jit)
-            stream = agent.stream(toy.Source(length=2))
-            losses.append(toy.run_updates(agent, 3, stream)[0])
+            losses.append(toy.run_updates(agent, 3)[0])
         np.testing.assert_allclose(*losses, rtol=1e-5)
-        _, acts, _ = agent.policy(agent.init_policy(2), toy.make_obs(envs=2))
-        assert acts["button"].shape == (2,)
+
+    @pytest.mark.parametrize("guard", [True, False])
+    def test_transfers_that_nobody_asked_for(self, guard):
+        agent = toy.make_agent(transfer_guard=guard)
+        _, carry, stream = toy.run_updates(agent, 1)
+        batch = jax.tree.map(np.array, next(stream))
+        if guard:
+            with pytest.raises(Exception, match=r"Disallowed host-to-device transfer"):
+                agent.train(carry, batch)
+        else:
+            agent.train(carry, batch)
 
     def test_debug_prints_and_checks_parameters(self, capsys):
         agent = toy.make_agent(debug=True)
@@ -336,6 +348,7 @@ class TestStream:
         with pytest.raises(StopIteration):
             next(stream)
         assert stream.save() is None
+        stream.close()
 
     def test_nothing_is_drawn_ahead(self, agent):
         source = toy.Source()

@@ -12,17 +12,16 @@ UPDATES = 4
 
 # Every layout takes the checkpoint of the first one, so that all start from equal parameters.
 # To save compilations, only some report and act.
-WHOLE = ("one device", "both and tensor", "shard_map 4", "separate")
+WHOLE = ("one device", "both and tensor", "shard_map 4", "data 2")
 LAYOUTS = {
     "one device": {},
-    "data 2": {"train_devices": (0, 1)},
+    "data 2": {"train_devices": (1, 2), "policy_devices": (0, 3)},
     "data 4": {"train_devices": (0, 1, 2, 3), "train_mesh": "-1,1,1"},
     "sharded 2": {"train_devices": (0, 1), "train_mesh": "1,-1,1"},
     "sharded 4": {"train_devices": (0, 1, 2, 3), "train_mesh": "1,-1,1"},
     "both and tensor": {"train_devices": (0, 1, 2, 3), "train_mesh": "2,1,2"},
     "shard_map 2": {"train_devices": (0, 1), "use_shardmap": True},
     "shard_map 4": {"train_devices": (0, 1, 2, 3), "train_mesh": "2,2,1", "use_shardmap": True},
-    "separate": {"train_devices": (1, 2), "policy_devices": (0, 3)},
 }
 
 CODE = """if True:
@@ -123,8 +122,8 @@ def test_layouts_report_and_act_alike(layouts, name, key):
 
 
 def test_layouts_use_their_devices(layouts):
-    assert layouts["separate"]["train"] == [1, 2]
-    assert layouts["separate"]["policy"] == [0, 3]
+    assert layouts["data 2"]["train"] == [1, 2]
+    assert layouts["data 2"]["policy"] == [0, 3]
     assert layouts["sharded 4"]["core"] == 2
     assert layouts["data 4"]["core"] == 8
 
