@@ -12,6 +12,7 @@ import numpy as np
 from . import nets
 
 f32 = jnp.float32
+i32 = jnp.int32
 
 
 class Attention(nj.Module):
@@ -116,8 +117,8 @@ class Transformer(nj.Module):
     def _layer(self, i, x, mask, ts, training):
         keys = ("heads", "kv_heads", "rope", "qknorm", "bias", "winit", "outscale", "dropout")
         kw = {k: getattr(self, k) for k in keys}
-        # Entered here and not around the call, since ninjax enters the module's scope at every call
-        # of a method.
+        # Entered here and not around the call, since every call of a method enters the module's
+        # own scope.
         with nj.scope(f"layer{i}"):
             skip, x = x, self.sub("norm1", nets.Norm, self.norm)(x)
             x = skip + self.sub("mha", Attention, **kw)(x, mask, ts, training)
@@ -214,7 +215,7 @@ class DictConcat:
         present = nets.available(x, bdims=bdims)
         x = nets.mask(x, present)
         if space.discrete:
-            x = jax.nn.one_hot(x, classes(space), dtype=nets.COMPUTE_DTYPE)
+            x = jax.nn.one_hot(x.astype(i32), classes(space), dtype=nets.COMPUTE_DTYPE)
         else:
             x = nets.cast(self.squish(x.astype(f32)))
         x = nets.mask(x, present)

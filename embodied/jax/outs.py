@@ -313,7 +313,7 @@ class Categorical(Output):
 
     def logp(self, event: jax.Array) -> jax.Array:
         """An event outside 0..C-1 counts as log-probability 0."""
-        onehot = jax.nn.one_hot(event, self.logits.shape[-1], dtype=f32)
+        onehot = jax.nn.one_hot(event.astype(i32), self.logits.shape[-1], dtype=f32)
         return (jax.nn.log_softmax(self.logits, -1) * onehot).sum(-1)
 
     def entropy(self) -> jax.Array:  # noqa: D102
@@ -388,10 +388,13 @@ class TwoHot(Output):
         self.bins = jnp.asarray(bins, f32)
 
     def pred(self) -> jax.Array:  # noqa: D102
-        terms = self.probs * self.bins
         half = len(self.bins) // 2
-        pairs = terms[..., :half][..., ::-1] + terms[..., -half:]
-        middle = terms[..., half] if len(self.bins) % 2 else 0.0
+        low, high = self.probs[..., :half][..., ::-1], self.probs[..., -half:]
+        left, right = self.bins[:half][::-1], self.bins[-half:]
+        # Differences and sums of opposite bins, and not the sum of two products: compilers fuse
+        # the sum into one of these, which rounds once, so that opposite terms do not cancel.
+        pairs = (high - low) * ((right - left) / 2) + (high + low) * ((right + left) / 2)
+        middle = self.probs[..., half] * self.bins[half] if len(self.bins) % 2 else 0.0
         return middle + pairs.sum(-1)
 
     def loss(self, target: jax.Array) -> jax.Array:
