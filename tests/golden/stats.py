@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import ninjax as nj
 import numpy as np
 
@@ -50,5 +50,6 @@ STATS = {
 
 
 def _draws(initializer, shape):
-    fun = nj.pure(lambda: jnp.stack([initializer(shape) for _ in range(DRAWS)]))
-    return np.asarray(fun({}, seed=0)[1])
+    seeds = np.arange(2 * DRAWS, dtype=np.uint32).reshape((DRAWS, 2))
+    draw = nj.pure(lambda: initializer(shape))
+    return np.asarray(jax.vmap(lambda seed: draw({}, seed=seed)[1])(seeds))
