@@ -1,6 +1,7 @@
 """Names, shapes and types of all parameters against `inventory.json`."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +27,11 @@ def compare(path: Path, report: Report, keys: list[str] | None = None) -> None:
     report.uncompared(path.name, skipped)
 
 
-def parameters(preset: str, obs_space: dict, act_space: dict) -> dict[str, jax.ShapeDtypeStruct]:
+def parameters(
+    preset: str, obs_space: dict, act_space: dict, **flags: Any
+) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of the state that the first update creates, by name."""
-    model = make_model(obs_space, act_space, make_config(preset))
+    model = make_model(obs_space, act_space, make_config(preset, **flags))
 
     def fun(data):
         return model.train(model.init_train(2), data)
