@@ -112,5 +112,5 @@ def gradnorms(model: Any, carry: Any, obs: dict, prevact: dict) -> dict[str, jax
         (grads,) = pullback({k: jnp.full_like(v, k == name) for k, v in terms.items()})
         for module in model.modules:
             part = {k: v for k, v in grads.items() if k.startswith(f"{module.path}/")}
-            metrics[f"gradnorm/{name}/{module.path}"] = optax.global_norm(part)
+            metrics[f"gradnorm/{name}/{module.path}"] = optax.tree.norm(part)
     return metrics

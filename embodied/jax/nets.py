@@ -422,7 +422,7 @@ class Embed(nj.Module):
         assert x.shape[bdims:] == self.shape, (x.shape, self.shape)
         table = self.value("table", init(self.einit), (*self.shape, self.classes, self.units))
         table = cast(table).reshape((-1, self.units))
-        onehot = jax.nn.one_hot(x, self.classes, dtype=COMPUTE_DTYPE)
+        onehot = jax.nn.one_hot(x.astype(jnp.int32), self.classes, dtype=COMPUTE_DTYPE)
         return onehot.reshape((*x.shape[:bdims], -1)) @ table
 
 

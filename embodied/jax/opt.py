@@ -63,11 +63,12 @@ class Optimizer(nj.Module):
         if self.scaling:
             scale = self.grad_scale.read()
             loss, grads = loss / scale, jax.tree.map(lambda x: x / scale, grads)
-            finite = jnp.isfinite(optax.global_norm(grads))
+            finite = jnp.isfinite(optax.tree.norm(grads))
             self._adapt_scale(finite)
             metrics["grad_scale"] = scale
             metrics["grad_overflow"] = (~finite).astype(f32)
-        state = self.sub("state", nj.Tree, self.opt.init, params)
+        # Not a submodule that lasts, since a tree can create its entries only once.
+        state = nj.Tree(self.opt.init, params, name="state")
         before = state.read()
         updates, after = self.opt.update(grads, before, params)
         if self.scaling:
@@ -80,7 +81,7 @@ class Optimizer(nj.Module):
         metrics.update(
             loss=loss,
             updates=self.step.read(),
-            grad_norm=optax.global_norm(grads),
+            grad_norm=optax.tree.norm(grads),
             grad_rms=nets.rms(grads),
             update_rms=nets.rms(updates),
             param_rms=nets.rms(params),
