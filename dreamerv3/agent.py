@@ -281,9 +281,11 @@ class Agent(embodied.jax.Agent):
         config, count = self.config, ret.shape[1]
         feat = feat if config.repval_grad else sg(feat)
         inp = rssm.feat2tensor({k: v[:, -count:] for k, v in feat.items()})
-        flags = (obs[k][:, -count:] for k in ("is_last", "is_terminal", "reward"))
+        last, term, rew = (obs[k][:, -count:] for k in ("is_last", "is_terminal", "reward"))
         terms, _ = losses.repl_loss(
-            *flags,
+            last,
+            term,
+            rew,
             boot=ret,
             value=self.val(inp, 2),
             slowvalue=self.slowval(inp, 2),

@@ -97,7 +97,7 @@ class Decoder(nj.Module):
         spaces = {k: self.obs_space[k] for k in self.veckeys}
         outputs = {k: "categorical" if v.discrete else "symlog_mse" for k, v in spaces.items()}
         x = jnp.concatenate([stoch, deter], -1)
-        kw = {"act": self.act, "norm": self.norm, "winit": self.winit}
+        kw: dict[str, Any] = {"act": self.act, "norm": self.norm, "winit": self.winit}
         x = self.sub("mlp", nets.MLP, self.layers, self.units, **kw)(x)
         x = x.reshape((*bshape, x.shape[-1]))
         kw = {"outscale": self.outscale, "winit": self.winit}
@@ -108,7 +108,7 @@ class Decoder(nj.Module):
         for i, depth in reversed(list(enumerate(self.depths[:-1]))):
             x = self._grow(f"conv{i}", x, depth)
             x = nets.act(self.act)(self.sub(f"conv{i}norm", nets.Norm, self.norm)(x))
-        kw = {"outscale": self.outscale}
+        kw: dict[str, Any] = {"outscale": self.outscale}
         depth = sum(self.channels)
         if self.outer:
             kw["winit"] = self.winit

@@ -231,12 +231,11 @@ class RSSM(nj.Module):
         x0 = self._hidden("dynin0", deter)
         x1 = self._hidden("dynin1", stoch.reshape((*stoch.shape[:-2], -1)))
         x, shared = deter, jnp.concatenate([x0, x1, x2], -1)
-        for i in range(self.dynlayers):
-            kw = {"winit": self.winit}
-            x = self.sub(f"dynhid{i}", nets.BlockLinear, self.deter, self.blocks, **kw)(x, shared)
-            x = nets.act(self.act)(self.sub(f"dynhid{i}norm", nets.Norm, self.norm)(x))
-            shared = None
         kw = {"winit": self.winit}
+        for i in range(self.dynlayers):
+            inputs = (x, shared) if i == 0 else (x,)
+            x = self.sub(f"dynhid{i}", nets.BlockLinear, self.deter, self.blocks, **kw)(*inputs)
+            x = nets.act(self.act)(self.sub(f"dynhid{i}norm", nets.Norm, self.norm)(x))
         x = self.sub("dyngru", nets.BlockLinear, 3 * self.deter, self.blocks, **kw)(x)
         gates = x.reshape((*x.shape[:-1], self.blocks, 3, -1))
         reset, cand, update = (

@@ -252,7 +252,7 @@ class Layer(nj.Module):
     def __init_subclass__(cls) -> None:
         # Ninjax reads only a class's own fields, and replaces them by properties; so each subclass
         # gets those of its bases again, with their default values.
-        base = cls.__mro__[1]
+        base: Any = cls.__mro__[1]
         fields = {k: v for k, v in base.__annotations__.items() if k not in cls.__annotations__}
         cls.__annotations__ = {**fields, **cls.__annotations__}
         for key in fields:

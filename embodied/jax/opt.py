@@ -38,9 +38,7 @@ class Optimizer(nj.Module):
             self.grad_scale = nj.Variable(jnp.array, 1e4, f32, name="grad_scale")
             self.good_steps = nj.Variable(jnp.zeros, (), i32, name="good_steps")
 
-    def __call__(
-        self, lossfn: Callable, *args: Any, has_aux: bool = False, **kwargs: Any
-    ) -> dict[str, jax.Array] | tuple[dict[str, jax.Array], Any]:
+    def __call__(self, lossfn: Callable, *args: Any, has_aux: bool = False, **kwargs: Any) -> Any:
         """Makes one update.
 
         Args:
@@ -243,7 +241,7 @@ def scale_by_momentum(beta: float = 0.9, nesterov: bool = False) -> optax.Gradie
 
 def _positional(opt):
     """Holds a transformation's state as a plain tuple, whose entries checkpoints name 0, 1, …."""
-    kind = []
+    kind: list[type] = []
 
     def init(params):
         state = opt.init(params)

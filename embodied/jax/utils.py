@@ -71,7 +71,7 @@ class Normalize(nj.Module):
         """Offset and scale, float32 scalars without gradient."""
         if self.impl == "none":
             return jnp.zeros((), f32), jnp.ones((), f32)
-        corr = 1.0
+        corr = jnp.ones((), f32)
         if self.debias:
             corr /= jnp.maximum(self.rate, self.corr.read())
         if self.impl == "meanstd":
