@@ -70,6 +70,7 @@ class Replay(BaseReplay):
         self._saving = threading.Lock()
         self._dir = None if directory is None else ChunkDir(Path(str(directory)), self._lock)
         self._table = Table(length, chunksize)
+        self._rng = np.random.default_rng([seed, 1])  # of what is drawn besides training
         self._selector = Uniform(seed) if selector is None else selector
         self._selector.bind(self._table)
         self._schema: Schema | None = None
@@ -113,7 +114,8 @@ class Replay(BaseReplay):
 
         Args:
           batch: B, the number of sequences.
-          mode: "train" to use up the online queue first; anything else leaves it alone.
+          mode: "train" to use up the online queue and then ask the selector; anything else
+            draws uniformly and leaves no trace in what training will draw.
 
         Returns:
           One array [B, T, ...] per key that was added, and `stepid` uint8 [B, T, 20].
@@ -127,15 +129,7 @@ class Replay(BaseReplay):
                     f"Nothing can be drawn from {self.name}, since no worker has added "
                     f"{self.length} steps yet: sample only while len(replay) is positive."
                 )
-            numbers = [
-                self._queue.popleft()
-                for _ in range(min(batch, len(self._queue)) if mode == "train" else 0)
-            ]
-            addresses = self._table.items(np.array(numbers, np.int64))
-            if len(addresses) < batch:
-                drawn = self._selector.sample(batch - len(addresses))
-                addresses = np.concatenate([addresses, drawn])
-            self._counts["samples"] += batch
+            addresses = self._draw(batch) if mode == "train" else self._peek(batch)
             data = self._table.gather(addresses, self._schema)
         if "is_first" in data:
             if "is_last" in data:
@@ -264,6 +258,19 @@ class Replay(BaseReplay):
                 numbers = first + np.cumsum(kept) - 1
                 queue = [int(numbers[i]) for i in data["online"] if kept[i]]
                 self._queue.extend(n for n in queue if n >= self._table.first)
+
+    def _draw(self, batch: int) -> np.ndarray:
+        numbers = [self._queue.popleft() for _ in range(min(batch, len(self._queue)))]
+        addresses = self._table.items(np.array(numbers, np.int64))
+        if len(addresses) < batch:
+            drawn = self._selector.sample(batch - len(addresses))
+            addresses = np.concatenate([addresses, drawn])
+        self._counts["samples"] += batch
+        return addresses
+
+    def _peek(self, batch: int) -> np.ndarray:
+        numbers = self._table.first + self._rng.integers(0, len(self), batch)
+        return self._table.items(numbers)
 
     def _open(self, chunk: Chunk | None = None, slot: int | None = None) -> int:
         slot = self._table.open(chunk or Chunk(self.chunksize), slot)

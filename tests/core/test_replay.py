@@ -228,7 +228,9 @@ class TestSample:
     def test_online_only_in_train_mode(self):
         replay = Replay(length=2, online=True, selector=Fifo())
         count(replay, 0, 0, 6)
-        assert replay.sample(3, "report")["step"].tolist() == [[0, 1]] * 3
+        drawn = replay.sample(20, "report")["step"]
+        assert len(np.unique(drawn[:, 0])) > 1
+        assert (drawn[:, 1] == drawn[:, 0] + 1).all()
         assert replay.sample(2)["step"].tolist() == [[0, 1], [2, 3]]
         assert replay.sample(2)["step"].tolist() == [[4, 5], [0, 1]]
 
@@ -764,3 +766,15 @@ Model.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestModel = Model.TestCase
+
+
+def test_drawing_for_a_report_leaves_training_as_it_was():
+    draws = []
+    for reports in (0, 3):
+        replay = Replay(length=2, selector=Prioritized(zero_on_sample=True, seed=1), seed=3)
+        for i in range(50):
+            replay.add({"step": np.int32(i), "is_first": i == 0, "is_last": False})
+        for _ in range(reports):
+            assert replay.sample(4, mode="report")["step"].shape == (4, 2)
+        draws.append(replay.sample(8)["step"])
+    np.testing.assert_array_equal(*draws)
