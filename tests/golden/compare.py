@@ -31,8 +31,6 @@ from . import inventory, pure, replay_facts, sets, stats
 from .reference import Numbers
 from .report import Report
 
-PARTS = ("det", "det2", "sampled", "inputs", "spaces")
-
 
 def compare(folder: Path, report: Report) -> None:
     """Compares everything in a folder; float32 must be the compute dtype."""
@@ -50,10 +48,11 @@ def compare(folder: Path, report: Report) -> None:
         if file in files:
             part.compare(folder / file, report)
     known = {"pure.npz", "init_stats.json", "inventory.json", "replay.json"}
+    known |= {f"{name}_spaces.json" for name in names}
     for name in names:
         if f"{name}_inputs.npz" in files:
             sets.compare(folder, name, report)
-        known |= {f"{name}_{x}.{y}" for x in PARTS for y in ("npz", "json")}
+            known |= {f"{name}_{x}.npz" for x in ("inputs", "sampled", *sets.VARIANTS)}
     report.uncompared(str(folder), files - known)
 
 

@@ -159,6 +159,10 @@ class Variant:
                 names = [k for k in want if whole or k.split("/")[0] == part]
                 group = f"{self.group}/{head}/{part}".rstrip("/")
                 report.compare(group, found, want, TOLERANCE, names=names)
+                extra = [k for k in found if whole or k.split("/")[0] == part]
+                extra = sorted(set(extra) - set(names))
+                if extra and part not in ("metrics", "imag"):
+                    report.fail(group, f"not in the reference: {', '.join(extra)}")
 
 
 def policy_steps(data: Set, draws: Draws, **kwargs: Any) -> dict[str, Any]:

@@ -102,10 +102,13 @@ def test_set_of_all_kinds(tmp_path, monkeypatch):
 
     made["det"]["loss0/imag/rew"][0, 0] *= 2
     made["det"]["grad0/unknown"] = np.ones(1, np.float32)
+    del made["det"]["loss0/losses/grid"]
     np.savez(tmp_path / "mixed_det.npz", **made["det"])
     report = Report(silent=True)
     sets.compare(tmp_path, "mixed", report)
-    assert report.failures == ["mixed_det/loss0/imag", "mixed_det/grad0"]
+    groups = ["mixed_det/loss0/losses", "mixed_det/loss0/imag", "mixed_det/grad0"]
+    assert sorted(report.failures) == sorted(groups)
+    assert [x for x in report.lines if "not in the reference: losses/grid" in x]
 
 
 class TestMain:
@@ -129,11 +132,13 @@ class TestMain:
         x = np.float32([0, 1, -2])
         self.write(tmp_path, x=x, z=x)
         np.savez(tmp_path / "other.npz", x=x)
+        (tmp_path / "some_spaces.json").write_text(json.dumps(MIXED))
+        np.savez(tmp_path / "some_det.npz", x=x)
         (tmp_path / "notes.txt").touch()
         compare.main([str(tmp_path)])
         output = capsys.readouterr().out
         assert "not compared: pure.npz: 1 names: symexp/z" in output
-        assert "1 names: other.npz" in output
+        assert "2 names: other.npz, some_det.npz" in output
 
 
 class TestReport:
