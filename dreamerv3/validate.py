@@ -170,7 +170,7 @@ def _updates_note(config: elements.Config) -> str:
     if updates == 0:
         rate = "no updates, since it is 0"
     elif updates < 0:
-        rate = "one update per environment step, since it is negative"
+        rate = "one update per step of all environments, since it is negative"
     elif updates >= 1:
         rate = f"{updates:.4g} update{'s' * (updates != 1)} per environment step"
     else:

@@ -56,18 +56,15 @@ class Shifted(Agent):
 
 def read_spaces(path: Path) -> tuple[Spaces, Spaces]:
     """Observation and action spaces from a `<set>_spaces.json`."""
-    return tuple({k: _space(**v) for k, v in spaces.items()} for spaces in _pair(path))
-
-
-def _pair(path):
     stored = read_json(path)
-    return stored["obs"], stored["act"]
+    obs, act = ({k: _space(**v) for k, v in stored[kind].items()} for kind in ("obs", "act"))
+    return obs, act
 
 
 def _space(dtype, shape, low=None, high=None):
     # Limits have the space's dtype, as those of environments have.
-    limits = (x if x is None else np.asarray(x, dtype) for x in (low, high))
-    return elements.Space(np.dtype(dtype), tuple(shape), *limits)
+    low, high = (x if x is None else np.asarray(x, dtype) for x in (low, high))
+    return elements.Space(np.dtype(dtype), tuple(shape), low, high)
 
 
 def make_config(*presets: str, **flags: Any) -> elements.Config:

@@ -9,12 +9,14 @@ import numpy as np
 
 from dreamerv3 import losses, rssm
 
+from .sections import Section
+
 f32 = jnp.float32
 
 
-def _call(make, x, *args):
-    """Builds the module `m` and runs `make(module)` on arrays with the section's parameters."""
-    return nj.pure(make)(x.under("param/").read(), *args)[1]
+def _call(fun, x, *args):
+    """Runs a function that builds the module `m`, with the section's parameters."""
+    return nj.pure(fun)(x.under("param/").read(), *args)[1]
 
 
 def rssm_kl(x, other):
@@ -91,7 +93,7 @@ def decoder(x, other, kind, bspace):
     return _call(fun, x, feat, np.zeros(feat["deter"].shape[:2], bool))
 
 
-SECTIONS = {
+SECTIONS: dict[str, Section] = {
     "rssm_kl": rssm_kl,
     r"lambda_return(\w+)": lambda_return,
     r"rssm_core_dynlayers(\d+)": rssm_core,
