@@ -1,5 +1,6 @@
 """Names, shapes and types of all parameters against `inventory.json`."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def parameters(
     spaces = {**obs_space, **act_space, **model.ext_space}
     data = {k: jax.ShapeDtypeStruct((2, 3, *v.shape), v.dtype) for k, v in spaces.items()}
     seed = jax.ShapeDtypeStruct((2,), jnp.uint32)
-    return jax.eval_shape(lambda data, seed: nj.init(fun)({}, data, seed=seed), data, seed)
+    with contextlib.redirect_stdout(None):  # The optimizer prints its counts.
+        return jax.eval_shape(lambda data, seed: nj.init(fun)({}, data, seed=seed), data, seed)
 
 
 def _compare(group, found, stored, report):
