@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import ninjax as nj
 
 from embodied.core.errors import ConfigError
-from embodied.jax import heads, nets, outs
+from embodied.jax import blocks, heads, nets, outs
 
 from .encoder import minimal_grid, split_keys
 
@@ -98,7 +98,7 @@ class Decoder(nj.Module):
         outputs = {k: "categorical" if v.discrete else "symlog_mse" for k, v in spaces.items()}
         x = jnp.concatenate([stoch, deter], -1)
         kw: dict[str, Any] = {"act": self.act, "norm": self.norm, "winit": self.winit}
-        x = self.sub("mlp", nets.MLP, self.layers, self.units, **kw)(x)
+        x = self.sub("mlp", blocks.MLP, self.layers, self.units, **kw)(x)
         x = x.reshape((*bshape, x.shape[-1]))
         kw = {"outscale": self.outscale, "winit": self.winit}
         return self.sub("vec", heads.DictHead, spaces, outputs, **kw)(x)

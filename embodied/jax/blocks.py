@@ -1,4 +1,4 @@
-"""Composite layers: attention, Transformer, GRU, and dictionaries of mixed inputs."""
+"""Composite layers: MLP, embedding, attention, Transformer, GRU, and dicts of mixed inputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,50 @@ from . import nets
 
 f32 = jnp.float32
 i32 = jnp.int32
+
+
+class Embed(nj.Module):
+    """Learned vectors for integers: int [..., *shape] -> [..., units].
+
+    Every position of `shape` has a table of its own, and their vectors are summed; the parameter
+    `table` has shape (*shape, classes, units). Integers outside 0..classes-1 give zeros.
+    """
+
+    einit: str | Callable = "trunc_normal_out"
+
+    def __init__(self, classes: int, units: int, shape: tuple[int, ...] = ()):
+        self.classes, self.units, self.shape = classes, units, tuple(shape)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Sums the vectors of all positions."""
+        bdims = x.ndim - len(self.shape)
+        assert x.shape[bdims:] == self.shape, (x.shape, self.shape)
+        table = self.value("table", nets.init(self.einit), (*self.shape, self.classes, self.units))
+        table = nets.cast(table).reshape((-1, self.units))
+        onehot = jax.nn.one_hot(x.astype(i32), self.classes, dtype=nets.COMPUTE_DTYPE)
+        return onehot.reshape((*x.shape[:bdims], -1)) @ table
+
+
+class MLP(nj.Module):
+    """`layers` times linear, norm, activation: [..., I] -> [..., units]."""
+
+    act: str = "silu"
+    norm: str = "rms"
+    bias: bool = True
+    winit: str | Callable = "trunc_normal_in"
+    binit: str | Callable = "zeros"
+
+    def __init__(self, layers: int = 5, units: int = 1024):
+        self.layers, self.units = layers, units
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Casts the input to the compute dtype and applies all layers."""
+        x = nets.cast(x)
+        kw = {"bias": self.bias, "winit": self.winit, "binit": self.binit}
+        for i in range(self.layers):
+            x = self.sub(f"linear{i}", nets.Linear, self.units, **kw)(x)
+            x = nets.act(self.act)(self.sub(f"norm{i}", nets.Norm, self.norm)(x))
+        return x
 
 
 class Attention(nj.Module):
@@ -252,7 +296,7 @@ class DictEmbed(nj.Module):
         x = nets.mask(x, present)
         if space.discrete:
             kw = {"shape": space.shape, "einit": self.einit}
-            x = self.sub(key, nets.Embed, classes(space), self.units, **kw)(x)
+            x = self.sub(key, Embed, classes(space), self.units, **kw)(x)
         else:
             x = nets.cast(self.squish(x.astype(f32)))
             x = x.reshape((*x.shape[:bdims], -1))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import ninjax as nj
 
 from . import nets, outs
-from .blocks import classes
+from .blocks import MLP, classes
 
 f32 = jnp.float32
 
@@ -145,7 +145,7 @@ class MLPHead(nj.Module):
     Args:
       space: a space, a shape, or a dict of spaces.
       output: output name, or a dict of them.
-      layers, units, act, norm: of the MLP, see `nets.MLP`.
+      layers, units, act, norm: of the MLP, see `blocks.MLP`.
       kw: fields of `Head`.
     """
 
@@ -159,9 +159,7 @@ class MLPHead(nj.Module):
 
     def __init__(self, space: Any, output: Any, **kw: Any):
         shared = {"bias": self.bias, "winit": self.winit, "binit": self.binit}
-        self.mlp = nets.MLP(
-            self.layers, self.units, act=self.act, norm=self.norm, **shared, name="mlp"
-        )
+        self.mlp = MLP(self.layers, self.units, act=self.act, norm=self.norm, **shared, name="mlp")
         make = DictHead if isinstance(space, dict) else Head
         self.head = make(space, output, **shared, **kw, name="head")
 

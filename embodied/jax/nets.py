@@ -1,7 +1,7 @@
 """Functions and basic layers of neural networks; activations run in `COMPUTE_DTYPE`.
 
-Composite layers (`Attention, Transformer, GRU, DictConcat, DictEmbed`) live in `blocks.py` and are
-reached as attributes of this module, too.
+Composite layers (`MLP, Embed, Attention, Transformer, GRU, DictConcat, DictEmbed`) live in
+`blocks.py` and are reached as attributes of this module, too.
 """
 
 import functools
@@ -22,7 +22,7 @@ f32 = jnp.float32
 COMPUTE_DTYPE: Any = jnp.bfloat16
 LAYER_CALLBACK: Callable[[jax.Array, str], jax.Array] | None = None
 
-_BLOCKS = ("Attention", "Transformer", "GRU", "DictConcat", "DictEmbed")
+_BLOCKS = ("MLP", "Embed", "Attention", "Transformer", "GRU", "DictConcat", "DictEmbed")
 
 
 def __getattr__(name: str) -> Any:
@@ -402,50 +402,6 @@ class Norm(nj.Module):
         variance = jnp.maximum(0, square - jnp.square(mean))
         x = (x - mean) * (jax.lax.rsqrt(variance + self.eps) * scale) + shift
         return x.astype(dtype)
-
-
-class Embed(nj.Module):
-    """Learned vectors for integers: int [..., *shape] -> [..., units].
-
-    Every position of `shape` has a table of its own, and their vectors are summed; the parameter
-    `table` has shape (*shape, classes, units). Integers outside 0..classes-1 give zeros.
-    """
-
-    einit: str | Callable = "trunc_normal_out"
-
-    def __init__(self, classes: int, units: int, shape: tuple[int, ...] = ()):
-        self.classes, self.units, self.shape = classes, units, tuple(shape)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Sums the vectors of all positions."""
-        bdims = x.ndim - len(self.shape)
-        assert x.shape[bdims:] == self.shape, (x.shape, self.shape)
-        table = self.value("table", init(self.einit), (*self.shape, self.classes, self.units))
-        table = cast(table).reshape((-1, self.units))
-        onehot = jax.nn.one_hot(x.astype(jnp.int32), self.classes, dtype=COMPUTE_DTYPE)
-        return onehot.reshape((*x.shape[:bdims], -1)) @ table
-
-
-class MLP(nj.Module):
-    """`layers` times linear, norm, activation: [..., I] -> [..., units]."""
-
-    act: str = "silu"
-    norm: str = "rms"
-    bias: bool = True
-    winit: str | Callable = "trunc_normal_in"
-    binit: str | Callable = "zeros"
-
-    def __init__(self, layers: int = 5, units: int = 1024):
-        self.layers, self.units = layers, units
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Casts the input to `COMPUTE_DTYPE` and applies all layers."""
-        x = cast(x)
-        kw = {"bias": self.bias, "winit": self.winit, "binit": self.binit}
-        for i in range(self.layers):
-            x = self.sub(f"linear{i}", Linear, self.units, **kw)(x)
-            x = act(self.act)(self.sub(f"norm{i}", Norm, self.norm)(x))
-        return x
 
 
 def _expand(condition, ndim):
