@@ -61,6 +61,11 @@ class Episodes:
         """Mean score of the last ten episodes; None before the first."""
         return sum(self._recent) / len(self._recent) if self._recent else None
 
+    def reached(self, score: float) -> bool:
+        """Whether ten episodes have ended and the last ten had at least this mean score."""
+        full = len(self._recent) == self._recent.maxlen
+        return full and self.recent_score is not None and self.recent_score >= score
+
     def on_step(self, tran: Data, worker: int) -> None:
         """Takes in one transition of one worker."""
         if tran["is_first"]:

@@ -27,6 +27,7 @@ def train(
 ) -> None:
     """Trains an agent until `args.steps` environment steps were taken, all environments together.
 
+    It ends before that if the last ten episodes reach a mean score of `args.stop_score`.
     A run whose `args.logdir` holds a checkpoint continues it. At the end, everything is logged
     and saved; on an error, everything is closed and what was saved before stays.
 
@@ -65,7 +66,7 @@ def train(
         driver.on_step(episodes.on_step)
         driver.reset(agent.init_policy)
 
-        while step < args.steps:
+        while step < args.steps and not episodes.reached(args.stop_score):
             with elements.timer.section("act"):
                 driver(agent.policy, steps=args.envs)
             learn()

@@ -93,6 +93,16 @@ def test_recent_score_is_the_mean_of_ten(episodes):
     assert episodes.recent_score == 15.5
 
 
+def test_a_score_is_reached_by_ten_episodes_together(episodes):
+    for _ in range(9):
+        run(episodes, [20])
+        assert not episodes.reached(15)
+    run(episodes, [10])
+    assert episodes.reached(19)
+    assert not episodes.reached(19.5)
+    assert not episodes.reached(float("inf"))
+
+
 class TestVideo:
     def frames(self, episodes, length, worker, **kwargs):
         run(episodes, [0] * length, worker, **kwargs)

@@ -77,6 +77,7 @@ class Run:
             "batch_size": BATCH, "batch_length": LENGTH, "report_length": LENGTH,
             "replay_context": CONTEXT, "consec_train": 1, "consec_report": 1,
             "log_every": -1.0, "report_every": 0.0, "save_every": 0.0, "report_batches": 1,
+            "stop_score": float("inf"),
             "episode_timeout": 180.0, "from_checkpoint": "", "from_checkpoint_regex": ".*",
             "usage.psutil": True, "usage.nvsmi": True, "debug": True,
         }).update(changes)  # fmt: skip
@@ -116,6 +117,12 @@ class Run:
 
     def read(self, name):
         return [json.loads(x) for x in (self.logdir / name).read_text().splitlines()]
+
+
+def test_a_run_ends_when_ten_episodes_have_the_score(tmp_path):
+    run = Run(tmp_path, steps=10_000, stop_score=1.0)()
+    assert int(run.logger.step) == 2 * 5 * 101
+    assert run.read("metrics.jsonl")[-1]["step"] == 1010
 
 
 def test_a_run_leaves_its_files_and_counts_right(tmp_path):
