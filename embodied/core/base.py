@@ -100,7 +100,7 @@ class Agent:
         Args:
           carry: from `init_policy` or the previous call.
           obs: one array [E, ...] per observation key.
-          mode: "train", or "eval" for acting without exploration.
+          mode: "train", or "eval" for episodes that nothing is learned from.
 
         Returns:
           The new carry; one array [E, ...] per action key; and extra outputs [E, ...] that are
