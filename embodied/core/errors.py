@@ -44,13 +44,13 @@ class MissingPackageError(EmbodiedError):
     """An optional package that the requested feature needs.
 
     Args:
-      feature: what the user asked for, e.g. `"environments of the suite 'dmc'"`.
+      feature: what the user asked for, e.g. `"the suite 'dmc'"`; it begins the sentence.
       package: name of the missing package.
       install: the pip command that brings it, without the leading `pip install`.
     """
 
     def __init__(self, feature: str, package: str, install: str):
         super().__init__(
-            f"{feature} needs the package {package!r}, which is not installed: "
-            f"run `pip install {install}`."
+            f"{feature[:1].upper()}{feature[1:]} needs the package {package!r}, which is not "
+            f"installed: run `pip install {install}`."
         )

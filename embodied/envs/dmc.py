@@ -140,7 +140,7 @@ def _load(task: str, seed: int, render: bool) -> Any:
         except ModuleNotFoundError as error:
             if error.name and error.name.split(".")[0] in ("dm_control", "mujoco"):
                 raise MissingPackageError(
-                    "environments of the suite 'dmc'", error.name, "'dreamerv3[dmc]'"
+                    "the suite 'dmc'", error.name, "'dreamerv3[dmc]'"
                 ) from error
             raise
         except (ImportError, AttributeError, RuntimeError) as error:

@@ -124,7 +124,7 @@ def _make(name: str, render: bool, kwargs: dict[str, Any]) -> Any:
         import gymnasium
     except ModuleNotFoundError as error:
         raise MissingPackageError(
-            "environments of the suite 'gymnasium'", "gymnasium", "'dreamerv3[classic]'"
+            "the suite 'gymnasium'", "gymnasium", "'dreamerv3[classic]'"
         ) from error
     if render:
         kwargs = {**kwargs, "render_mode": "rgb_array"}

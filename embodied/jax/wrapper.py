@@ -383,8 +383,8 @@ class Wrapper(base.Agent):
                 stack.enter_context(getattr(jax, name)("disallow"))
             if options.debug_nans:
                 stack.enter_context(jax.debug_nans(True))
-            if options.debug:
-                stack.enter_context(jax.log_compiles())
+            if options.debug and key and key not in self._compiled:
+                print(f"Compiling {key}.")
             yield
         if key:
             self._compiled.add(key)
