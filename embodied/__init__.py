@@ -10,7 +10,7 @@ It knows numpy and no JAX; `embodied.jax` is imported by those who want it.
 """
 
 from .core import clock, limiters, selectors, streams, wrappers
-from .core.base import Agent, Env, Stream, agent_spaces
+from .core.base import Agent, BatchedEnv, Env, Stream, agent_spaces
 from .core.checkpoint import Checkpoint
 from .core.driver import Driver
 from .core.episodes import Episodes

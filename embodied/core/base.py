@@ -65,6 +65,44 @@ class Env:
         """Frees what the environment holds; it is not stepped afterwards."""
 
 
+class BatchedEnv:
+    """E environments of one kind that are stepped together by one call.
+
+    The contract of `Env` holds for every environment alone. Spaces are those of one environment;
+    values have a leading axis: every action is an array [E, ...], and so is every observation.
+    Each environment resets when its own entry of `reset` is true, or after its own `is_last`.
+
+    Attributes:
+      length: the number of environments E.
+    """
+
+    length: int
+
+    @property
+    def obs_space(self) -> Spaces:
+        """The space of every observation key of one environment; see `Env.obs_space`."""
+        raise NotImplementedError
+
+    @property
+    def act_space(self) -> Spaces:
+        """The space of every action key of one environment, `reset` included."""
+        raise NotImplementedError
+
+    def step(self, action: Data) -> Data:
+        """Takes one action per environment and returns the observations that follow.
+
+        Args:
+          action: one array [E, ...] per key of `act_space`.
+
+        Returns:
+          One array [E, ...] per key of `obs_space`, which the caller may keep.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Frees what the environments hold; they are not stepped afterwards."""
+
+
 class Agent:
     """Something that acts, learns and can be saved.
 

@@ -13,10 +13,25 @@ from ..core.base import Env
 from ..core.errors import EnvError
 
 _SUITES = {
+    "atari": "atari:Atari",
+    "atari100k": "atari:Atari",
+    "bsuite": "bsuite:BSuite",
+    "crafter": "crafter:Crafter",
+    "craftax": "craftax:Craftax",
+    "custom": "custom:make",
     "dmc": "dmc:DMC",
+    "dmlab": "dmlab:DMLab",
     "dummy": "dummy:Dummy",
     "gym": "gymnasium:Gymnasium",
     "gymnasium": "gymnasium:Gymnasium",
+    "loconav": "loconav:LocoNav",
+    "memmaze": "memmaze:MemoryMaze",
+    "metaworld": "metaworld:MetaWorld",
+    "minecraft": "minecraft:Minecraft",
+    "minigrid": "minigrid:MiniGrid",
+    "nle": "nle:NLE",
+    "pinpad": "pinpad:PinPad",
+    "procgen": "procgen:ProcGen",
 }
 
 

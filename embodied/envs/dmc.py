@@ -15,6 +15,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError, MissingPackageError
 from . import unknown
+from .adapter import flag_spaces, flags
 
 _DEFAULT_CAMERAS = {"quadruped": 2}
 
@@ -73,10 +74,7 @@ class DMC(Env):
             spaces[self._image_key] = elements.Space(np.uint8, (*self._size, 3))
         return {
             **spaces,
-            "reward": elements.Space(np.float32),
-            "is_first": elements.Space(bool),
-            "is_last": elements.Space(bool),
-            "is_terminal": elements.Space(bool),
+            **flag_spaces(),
         }
 
     @property
@@ -108,10 +106,12 @@ class DMC(Env):
             obs[self._image_key] = self._render()
         return {
             **obs,
-            "reward": np.float32(reward),
-            "is_first": np.bool_(time_step.first()),
-            "is_last": np.bool_(time_step.last()),
-            "is_terminal": np.bool_(time_step.last() and time_step.discount == 0),
+            **flags(
+                reward,
+                time_step.first(),
+                time_step.last(),
+                time_step.last() and time_step.discount == 0,
+            ),
         }
 
     def close(self) -> None:

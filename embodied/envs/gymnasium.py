@@ -11,6 +11,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError, MissingPackageError, SpaceError
 from . import unknown
+from .adapter import flag_spaces, flags, require
 
 _OWN_OBS = ("reward", "is_first", "is_last", "is_terminal", "log/image")
 _MOST_CLASSES = 256  # integers with more values than this are numbers, not classes
@@ -56,10 +57,7 @@ class Gymnasium(Env):
         """The environment's observations, reward, flags and perhaps `log/image`."""
         spaces = {
             **self._obs.spaces,
-            "reward": elements.Space(np.float32),
-            "is_first": elements.Space(bool),
-            "is_last": elements.Space(bool),
-            "is_terminal": elements.Space(bool),
+            **flag_spaces(),
         }
         if self._frame_shape:
             spaces["log/image"] = elements.Space(np.uint8, self._frame_shape)
@@ -93,10 +91,7 @@ class Gymnasium(Env):
     ) -> Data:
         obs = {
             **self._obs.encode(value),
-            "reward": np.float32(reward),
-            "is_first": np.bool_(is_first),
-            "is_last": np.bool_(self._over),
-            "is_terminal": np.bool_(is_terminal),
+            **flags(reward, is_first, self._over, is_terminal),
         }
         if self._frame_shape:
             obs["log/image"] = self._render()
@@ -120,12 +115,7 @@ class Gymnasium(Env):
 
 
 def _make(name: str, render: bool, kwargs: dict[str, Any]) -> Any:
-    try:
-        import gymnasium
-    except ModuleNotFoundError as error:
-        raise MissingPackageError(
-            "the suite 'gymnasium'", "gymnasium", "'dreamerv3[classic]'"
-        ) from error
+    gymnasium = require("gymnasium", "gymnasium", "'dreamerv3[classic]'")
     if render:
         kwargs = {**kwargs, "render_mode": "rgb_array"}
     try:
