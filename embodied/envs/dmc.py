@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import elements
 import numpy as np
 
 from ..core.base import Array, Data, Env, Spaces
-from ..core.errors import EnvError, MissingPackageError
-from . import unknown
+from ..core.errors import EnvError
+from . import mujoco_gl, unknown
 from .adapter import flag_spaces, flags
 
 _DEFAULT_CAMERAS = {"quadruped": 2}
@@ -124,7 +120,7 @@ class DMC(Env):
         except ValueError as error:
             raise EnvError(f"The camera {self._camera} cannot render: {error}.") from error
         except Exception as error:
-            raise _rendering_error(error) from error
+            raise mujoco_gl.rendering_error(error) from error
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -133,20 +129,9 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _load(task: str, seed: int, render: bool) -> Any:
-    with _graphics(render):
-        try:
-            suite = importlib.import_module("dm_control.suite")
-            _choose_renderer(render)
-        except ModuleNotFoundError as error:
-            if error.name and error.name.split(".")[0] in ("dm_control", "mujoco"):
-                raise MissingPackageError(
-                    "the suite 'dmc'", error.name, "'dreamerv3[dmc]'"
-                ) from error
-            raise
-        except (ImportError, AttributeError, RuntimeError) as error:
-            raise _rendering_error(error) from error
-        if task.startswith("manip_"):
-            return _load_manipulation(task, seed)
+    suite = mujoco_gl.load("dm_control.suite", "dmc", "'dreamerv3[dmc]'", render)
+    if task.startswith("manip_"):
+        return _load_manipulation(task, seed)
     names = {f"{domain}_{name}": (domain, name) for domain, name in suite.ALL_TASKS}
     full = task.replace("cup_", "ball_in_cup_", 1) if task.startswith("cup_") else task
     if full not in names:
@@ -161,38 +146,3 @@ def _load_manipulation(task: str, seed: int) -> Any:
     if task not in names:
         raise unknown("task of dm_control", task, names)
     return manipulation.load(task.removeprefix("manip_") + suffix, seed=seed)
-
-
-@contextlib.contextmanager
-def _graphics(render: bool) -> Iterator[None]:
-    """Sets which graphics library dm_control loads when it is imported: none if not needed."""
-    chosen = os.environ.get("MUJOCO_GL")
-    backend = chosen
-    if not render:
-        backend = "disable"
-    elif not chosen and sys.platform == "linux" and "DISPLAY" not in os.environ:
-        backend = "egl"
-    if backend:
-        os.environ["MUJOCO_GL"] = backend
-    try:
-        yield
-    finally:
-        if chosen is None:
-            os.environ.pop("MUJOCO_GL", None)
-        else:
-            os.environ["MUJOCO_GL"] = chosen
-
-
-def _choose_renderer(render: bool) -> None:
-    """Lets dm_control choose again if it was first imported where no rendering was wanted."""
-    renderer = importlib.import_module("dm_control._render")
-    if render and renderer.BACKEND in renderer.constants.NO_RENDERER:
-        importlib.reload(renderer)
-
-
-def _rendering_error(error: Exception) -> EnvError:
-    return EnvError(
-        f"dm_control cannot render here ({type(error).__name__}: {error}): set MUJOCO_GL=egl, "
-        "which needs the Debian packages libegl1 and libgl1, or MUJOCO_GL=osmesa, which needs "
-        "libosmesa6."
-    )

@@ -201,6 +201,6 @@ except EnvError as error:
 DMC("cartpole_swingup", image=False).step(act)
 """
     text = script(PRELUDE + code, MUJOCO_GL=backend)
-    assert text.startswith("dm_control cannot render here (")
+    assert text.startswith("MuJoCo cannot render here (")
     for word in ("MUJOCO_GL=egl", "MUJOCO_GL=osmesa", "libegl1", "libgl1", "libosmesa6"):
         assert word in text
