@@ -1,16 +1,29 @@
-"""Environments by name: `make("gymnasium_CartPole-v1")`. One suite per file, loaded when used."""
+"""Environments by name: `make("gymnasium_CartPole-v1")`. One suite per file, loaded when used.
+
+Other distributions add suites by entry points of the group `embodied.envs`:
+
+    [project.entry-points."embodied.envs"]
+    mysuite = "my_package.envs:make"
+
+Then `make("mysuite_level1", seed=3)` calls `make("level1", seed=...)` of that module; see
+`custom.Factory` for what it may take and return. A suite of ours goes before one of that name.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 from collections.abc import Iterable
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.base import Env
+from ..core.base import BatchedEnv, Env
 from ..core.errors import EnvError
+
+if TYPE_CHECKING:
+    from .custom import Factory
 
 _SUITES = {
     "atari": "atari:Atari",
@@ -18,7 +31,6 @@ _SUITES = {
     "bsuite": "bsuite:BSuite",
     "crafter": "crafter:Crafter",
     "craftax": "craftax:Craftax",
-    "custom": "custom:make",
     "dmc": "dmc:DMC",
     "dmlab": "dmlab:DMLab",
     "dummy": "dummy:Dummy",
@@ -36,15 +48,16 @@ _SUITES = {
 
 
 def suites() -> list[str]:
-    """The names of all suites, whether or not their packages are installed."""
-    return sorted(_SUITES)
+    """The names of all suites, ours and other distributions', whether or not they can be used."""
+    return sorted({*_SUITES, "custom", *_plugins()})
 
 
 def make(task: str, index: int = 0, seed: int = 0, **kwargs: Any) -> Env:
-    """Builds an environment.
+    """Builds an environment; of a batched task, a batch of one environment.
 
     Args:
-      task: suite and name within the suite, joined by an underscore, e.g. `"dmc_walker_walk"`.
+      task: suite and name within the suite, joined by an underscore, e.g. `"dmc_walker_walk"`,
+        or `"custom_package.module:factory"`.
       index: number of the environment in its driver.
       seed: seed of the run; the environment's own seed derives from it and the index.
       **kwargs: options of the suite.
@@ -53,14 +66,42 @@ def make(task: str, index: int = 0, seed: int = 0, **kwargs: Any) -> Env:
       EnvError: if suite or task are unknown; names the nearest ones.
       MissingPackageError: if the suite's package is not installed.
     """
-    suite, _, name = task.partition("_")
-    if suite not in _SUITES:
-        raise unknown("suite", suite, _SUITES)
-    if not name:
-        raise EnvError(f"The task {task!r} names no environment: write {suite}_NAME.")
-    module, constructor = _SUITES[suite].split(":")
-    adapter = getattr(importlib.import_module(f"{__name__}.{module}"), constructor)
-    return adapter(name, seed=env_seed(seed, index), **kwargs)
+    env = _find(task)(env_seed(seed, index), index, 1, **kwargs)
+    if isinstance(env, BatchedEnv):
+        from .custom import Single
+
+        return Single(env)
+    return env
+
+
+def make_batched(task: str, envs: int, index: int = 0, seed: int = 0, **kwargs: Any) -> BatchedEnv:
+    """Builds one object that steps many environments; see `make`.
+
+    Args:
+      task: one for which `is_batched` is true.
+      envs: the number of environments E.
+      index: number of the first of them in its driver.
+      seed: seed of the run; the batch's own seed derives from it and the index.
+      **kwargs: options of the suite.
+
+    Raises:
+      EnvError: as `make`, and if the task makes single environments.
+    """
+    env = _find(task)(env_seed(seed, index), index, envs, **kwargs)
+    if not isinstance(env, BatchedEnv):
+        raise EnvError(f"The task {task!r} makes single environments, not batches of {envs}.")
+    return env
+
+
+def is_batched(task: str) -> bool:
+    """Whether a task makes batches: its constructor has a parameter `envs` or `num_envs`.
+
+    Nothing is built, but the module that holds the constructor is imported.
+
+    Raises:
+      EnvError: if there is no such constructor.
+    """
+    return _find(task).batched
 
 
 def env_seed(seed: int, index: int) -> int:
@@ -84,3 +125,27 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> EnvError:
     return EnvError(
         f"There is no {kind} {name!r}: try {', '.join(repr(x) for x in choice[:10])}{more}."
     )
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    """The suites of other distributions, not loaded."""
+    return {x.name: x for x in entry_points(group="embodied.envs")}
+
+
+def _find(task: str) -> Factory:
+    """What makes a task's environments."""
+    from .custom import Factory, load, load_plugin
+
+    suite, _, name = task.partition("_")
+    plugins = {} if suite in _SUITES or suite == "custom" else _plugins()
+    if suite not in {*_SUITES, "custom", *plugins}:
+        raise unknown("suite", suite, suites())
+    if not name:
+        raise EnvError(f"The task {task!r} names no environment: write {suite}_NAME.")
+    if suite == "custom":
+        return load(name)
+    if suite in plugins:
+        return load_plugin(plugins[suite], name)
+    module, constructor = _SUITES[suite].split(":")
+    adapter = getattr(importlib.import_module(f"{__name__}.{module}"), constructor)
+    return Factory(adapter, suite, (name,), guard=False)
