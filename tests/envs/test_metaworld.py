@@ -106,7 +106,7 @@ def test_unknown_cameras_get_the_nearest():
 
 
 def test_unknown_tasks_get_the_nearest():
-    with pytest.raises(EnvError, match="of Meta-World 'door-opn': try .*'door-open-v3'"):
+    with pytest.raises(EnvError, match=r"of Meta-World 'door-opn': try .*'door-open-v3'"):
         MetaWorld("door-opn", image=False)
 
 
@@ -119,5 +119,5 @@ def test_missing_package_is_named(monkeypatch):
     for name in [x for x in sys.modules if x.split(".")[0] == "metaworld"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "metaworld", None)
-    with pytest.raises(MissingPackageError, match="suite 'metaworld' .* --no-deps 'metaworld"):
+    with pytest.raises(MissingPackageError, match=r"suite 'metaworld' .* --no-deps 'metaworld"):
         MetaWorld("reach")
