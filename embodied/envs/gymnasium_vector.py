@@ -1,0 +1,131 @@
+"""Vector environments of Gymnasium: many environments that are stepped at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import elements
+import numpy as np
+
+from ..core.base import Array, BatchedEnv, Data, Spaces
+from ..core.errors import EnvError
+from .adapter import flag_spaces
+from .gymnasium import _OWN_OBS, _FlatSpace
+
+
+class GymnasiumVector(BatchedEnv):
+    """Makes an `embodied.BatchedEnv` of a vector environment of Gymnasium.
+
+    Observations and actions are those of `Gymnasium`. All three autoreset modes are understood,
+    and each gives the last observation of an episode as well as the first of the next:
+
+    - NEXT_STEP: the vector environment itself starts an episode at the step after the last.
+    - SAME_STEP: the last observation comes from `final_obs`. The next episode, which began
+      already, is begun again at the next step.
+    - DISABLED: finished environments are reset before they are stepped.
+
+    A vector environment always steps all its environments. One that has to start an episode while
+    others go on is therefore stepped with them and then reset alone, which Gymnasium's own
+    classes, and all whose mode is DISABLED, can do by the option `reset_mask`.
+
+    Args:
+      env: the vector environment.
+      seed: given to the first reset; the environment of number i gets the seed plus i.
+
+    Raises:
+      EnvError: if it is of an unknown kind whose mode is SAME_STEP.
+      SpaceError: if one of its spaces is not supported.
+    """
+
+    def __init__(self, env: Any, seed: int = 0):
+        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+        self._env = env
+        self.length = int(env.num_envs)
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._next_step = mode == AutoresetMode.NEXT_STEP
+        self._disabled = mode == AutoresetMode.DISABLED
+        own = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._resets_alone = own or self._disabled
+        if not self._resets_alone and not self._next_step:
+            raise EnvError(
+                f"The vector environment {type(env.unwrapped).__name__} resets in the step that "
+                "ends an episode: make it with the autoreset mode NEXT_STEP or DISABLED."
+            )
+        self._obs = _FlatSpace(env.single_observation_space, "vector", "observation", _OWN_OBS)
+        self._act = _FlatSpace(env.single_action_space, "action", "action", ("reset",))
+        self._seed: int | None = seed
+        self._over = np.ones(self.length, bool)  # who starts an episode at the next step
+
+    @property
+    def obs_space(self) -> Spaces:
+        """The environment's observations, reward and flags."""
+        return {**self._obs.spaces, **flag_spaces()}
+
+    @property
+    def act_space(self) -> Spaces:
+        """The environment's actions and `reset`."""
+        return {**self._act.spaces, "reset": elements.Space(bool)}
+
+    def step(self, action: Data) -> Data:
+        """Steps or resets every environment; see `BatchedEnv.step`.
+
+        Raises:
+          EnvError: if a single environment shall start anew in the middle of an episode and the
+            vector environment cannot do that.
+        """
+        first = action["reset"] | self._over
+        if first.all():
+            seed, self._seed = self._seed, None
+            value, _ = self._env.reset(seed=seed)
+            return self._observe(self._encode(value), first, *np.zeros((3, self.length)))
+        again = first & ~self._over if self._next_step else first
+        if again.any() and not self._resets_alone:
+            raise EnvError(
+                f"The vector environment {type(self._env.unwrapped).__name__} cannot start a new "
+                f"episode in its environment {again.argmax()} while others are in the middle of "
+                "theirs: make it with the autoreset mode DISABLED, or reset all at once."
+            )
+        if self._over.any() and self._disabled:
+            self._reset(self._over)
+        value, *results, info = self._env.step(self._act.decode(self._legal(action, first)))
+        obs = self._encode(value)
+        for lane in np.flatnonzero(info.get("_final_obs", ())):
+            for key, last in self._obs.encode(info["final_obs"][lane]).items():
+                obs[key][lane] = last
+        if again.any():
+            fresh = self._encode(self._reset(again))
+            for key in obs:
+                obs[key][again] = fresh[key][again]
+        return self._observe(obs, first, *results)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._env.close()
+
+    def _reset(self, mask: Array) -> Any:
+        return self._env.reset(options={"reset_mask": mask.copy()})[0]
+
+    def _encode(self, value: Any) -> Data:
+        return {k: np.array(v) for k, v in self._obs.encode(value).items()}
+
+    def _legal(self, action: Data, ignored: Array) -> Data:
+        """The actions, with legal ones in place of those that have no effect."""
+        legal = {}
+        for key, space in self._act.spaces.items():
+            legal[key] = action[key].copy()
+            legal[key][ignored] = np.clip(0, space.low, space.high)
+        return legal
+
+    def _observe(
+        self, obs: Data, first: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> Data:
+        terminal = np.asarray(terminated, bool) & ~first
+        self._over = terminal | (np.asarray(truncated, bool) & ~first)
+        return {
+            **obs,
+            "reward": np.where(first, 0, reward).astype(np.float32),
+            "is_first": first,
+            "is_last": self._over.copy(),
+            "is_terminal": terminal,
+        }
