@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .achievements import Achievements
 from .base import Data
 from .logger import Aggregate
 
@@ -54,6 +55,7 @@ class Episodes:
         self._video = video
         self._open: dict[int, _Episode] = {}
         self._stats = Aggregate()
+        self._achievements = Achievements()
         self._recent: collections.deque = collections.deque(maxlen=10)
 
     @property
@@ -89,15 +91,19 @@ class Episodes:
         `reward_rate` is the share of steps on which the reward changed; of every scalar
         `log/` key there are `/avg`, `/max` and `/sum` over the episode; all are means over
         episodes. `policy_<key>` is the latest episode of worker 0, [T, H, W, C].
+
+        If there are `log/achievement_` keys, the success rates and the Crafter score of all
+        episodes so far are added; see `Achievements`.
         """
         self._drop_stale()
-        return self._stats.result()
+        return {**self._stats.result(), **self._achievements.stats()}
 
     def _finish(self, episode: _Episode) -> None:
         self._recent.append(episode.score)
         self._emit({"score": episode.score, "length": episode.length})
         if episode.length:
             self._stats.add({"reward_rate": episode.changes / episode.length})
+        self._achievements.add({k: greatest for k, (_, greatest, _) in episode.logs.items()})
         for key, (total, greatest, count) in episode.logs.items():
             self._stats.add(
                 {f"{key}/avg": total / count, f"{key}/max": greatest, f"{key}/sum": total}

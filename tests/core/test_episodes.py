@@ -86,6 +86,21 @@ def test_log_values_are_averaged_over_episodes(episodes):
     assert not any("vector" in key for key in stats)
 
 
+def test_success_rates_and_score_are_of_all_episodes(episodes):
+    def play(*unlocked):
+        logs = {f"log/achievement_{k}": np.float32(k in unlocked) for k in ("wood", "iron")}
+        run(episodes, [0, 0], **logs)
+        return episodes.stats()
+
+    assert play("wood")["success_rate/wood"] == 1
+    play("wood", "iron")
+    play()
+    stats = play()
+    assert (stats["success_rate/wood"], stats["success_rate/iron"]) == (0.5, 0.25)
+    assert stats["crafter_score"] == pytest.approx((51 * 26) ** 0.5 - 1)
+    assert stats["log/achievement_wood/max"] == 0
+
+
 def test_recent_score_is_the_mean_of_ten(episodes):
     assert episodes.recent_score is None
     for score in range(1, 21):
