@@ -34,7 +34,7 @@ class Achievements:
         self._unlocked.update(unlocked)
 
     def stats(self) -> dict[str, float]:
-        """Returns `success_rate/<name>`, as shares, and `crafter_score`, or nothing without any."""
+        """Returns `success_rate/<name>`, as shares, and `crafter_score`, if there are any."""
         if not self._episodes:
             return {}
         rates = {k: v / self._episodes for k, v in self._unlocked.items()}
