@@ -1,0 +1,1 @@
+"""Benchmarks: each prints JSON with the machine and the versions that its figures belong to."""
