@@ -68,7 +68,7 @@ class NLE(Env):
         self._nethack = require("nle.nethack", "nle", _INSTALL)
         self._image_key = "image" if image else "log/image" if render else None
         self._view = view
-        self._size = tuple(size)
+        self._size = (size[0], size[1])
         self._resize = make_resize("pillow", self._size, "nle") if self._image_key else None
         self._message = message
         self._rng = np.random.default_rng(seed)
