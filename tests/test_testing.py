@@ -2,6 +2,7 @@ import elements
 import numpy as np
 import pytest
 
+from embodied.core.base import BatchedEnv
 from embodied.core.errors import EnvError
 from embodied.core.wrappers import Wrapper
 from embodied.envs.dummy import Dummy
@@ -183,3 +184,202 @@ def test_actions_lie_in_their_spaces():
             return self.env.step(action)
 
     check_env(Strict(dummy()))
+
+
+class ReusesBuffer(Wrapper):
+    buffer = np.zeros(7, np.float32)
+
+    def step(self, action):
+        obs = self.env.step(action)
+        self.buffer[:] = obs["vector"]
+        return {**obs, "vector": self.buffer}
+
+
+class ChangesAction(Wrapper):
+    def step(self, action):
+        action["act_cont"] *= 2
+        return self.env.step(action)
+
+
+class TakesReset(Wrapper):
+    def step(self, action):
+        return self.env.step({"reset": action.pop("reset"), **action})
+
+
+class RaisesAlways(Wrapper):
+    def step(self, action):
+        raise ValueError("two\nlines")
+
+
+class Ragged(Wrapper):
+    def step(self, action):
+        return {**self.env.step(action), "vector": [[1], [2, 3]]}
+
+
+class HidesEnds(Wrapper):
+    """Starts episodes without having ended those before."""
+
+    def step(self, action):
+        obs = self.env.step(action)
+        return {**obs, "is_last": np.bool_(False), "is_terminal": np.bool_(False)}
+
+
+class Broken(Wrapper):
+    @property
+    def obs_space(self):
+        raise KeyError("size")
+
+
+class Texts(Wrapper):
+    @property
+    def obs_space(self):
+        return {**self.env.obs_space, "mission": elements.Space(str)}
+
+    def step(self, action):
+        return {**self.env.step(action), "mission": "go"}
+
+
+class DeclaresNothing(Wrapper):
+    @property
+    def act_space(self):
+        return {"reset": elements.Space(bool), "act_disc": 5}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "lines"),
+    [
+        (
+            ReusesBuffer,
+            ["'vector' at step 1: expected that an observation stays as it was, found that step"],
+        ),
+        (
+            ChangesAction,
+            ["'action' at step 0: expected that step leaves it as it is, found a new"],
+        ),
+        (TakesReset, ["'reset' at step 0: expected that step leaves the actions as they are"]),
+        (
+            RaisesAlways,
+            ["'step' at step 0: expected no exception, found ValueError: two lines."],
+        ),
+        (Ragged, ["'vector' at step 0: expected float32 (7,)"]),
+        (HidesEnds, ["'is_first' at step 6: expected false within an episode, found True."]),
+        (Broken, ["'obs_space': expected a dict, found KeyError: 'size'."]),
+        (Texts, ["'mission': expected numbers or booleans, found texts in obs_space."]),
+        (DeclaresNothing, ["'act_disc': expected an elements.Space, found int."]),
+        (lambda env: env.step, ["'environment': expected an embodied.Env or an embodied.B"]),
+        (lambda env: type(env), ["'environment': expected an embodied.Env or an embodied.B"]),
+    ],
+)
+def test_each_fault_is_one_line(wrap, lines):
+    found = find_violations(wrap(dummy()))
+    assert len(found) == len(lines), found
+    assert all(x.startswith(y) for x, y in zip(found, lines, strict=True)), found
+
+
+def test_the_check_goes_on_after_an_exception():
+    class RaisesOnce(Wrapper):
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            if self.steps == 3:
+                raise RuntimeError("out of fuel")
+            obs = self.env.step(action)
+            return {**obs, "extra": 1} if self.steps > 100 else obs
+
+    lines = find_violations(RaisesOnce(dummy()))
+    assert [x.split("'")[1] for x in lines] == ["step", "extra"]
+    assert "at step 2:" in lines[0]
+    assert "at step 100:" in lines[1]
+
+
+def test_chance_is_found_by_a_second_environment():
+    def make(seed):
+        return lambda: Dummy("cont", size=(4, 4), length=5, seed=seed)
+
+    assert find_violations(make(1)(), again=make(1)) == []
+    expected = "the same in a second environment with the same seed and actions"
+    assert find_violations(make(1)(), again=make(2)) == [
+        f"'float2d' at step 0: expected {expected}, found another value.",
+        f"'vector' at step 0: expected {expected}, found another value.",
+    ]
+
+
+class Batch(BatchedEnv):
+    """Three dummies; a function may change what comes out."""
+
+    def __init__(self, change=None, length=3):
+        self.length = length
+        self._envs = [dummy(5 + i) for i in range(3)]
+        self._change = change or (lambda obs: obs)
+
+    @property
+    def obs_space(self):
+        return self._envs[0].obs_space | {"count": elements.Space(np.float32, (), 0, 7)}
+
+    @property
+    def act_space(self):
+        return self._envs[0].act_space
+
+    def step(self, action):
+        assert {k: v.dtype for k, v in action.items()} == {
+            k: v.dtype for k, v in self.act_space.items()
+        }
+        obs = [e.step({k: v[i] for k, v in action.items()}) for i, e in enumerate(self._envs)]
+        return self._change({k: np.stack([np.asarray(x[k]) for x in obs]) for k in obs[0]})
+
+
+def at(key, index, value):
+    """Changes one environment's value from the second of its episode on."""
+
+    def change(obs):
+        if obs["count"][index] >= 1:
+            obs[key][index] = value
+        return obs
+
+    return change
+
+
+def test_a_good_batch_has_no_violation():
+    check_env(Batch())
+    assert find_violations(Batch()) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (Batch(at("vector", 1, np.nan)), "'vector' in environment 1 at step 1: expected float32"),
+        (Batch(at("token", 2, 999)), "'token' in environment 2 at step 1: expected int32 ()"),
+        (Batch(at("is_first", 0, True)), "'is_first' in environment 0 at step 1: expected false"),
+        (Batch(at("is_terminal", 2, True)), "'is_terminal' in environment 2 at step 1: expected"),
+        (
+            Batch(lambda o: {**o, "vector": o["vector"][0]}),
+            "'vector' at step 0: expected float32 (3, 7), found float32 (7,).",
+        ),
+        (
+            Batch(lambda o: {**o, "reward": o["reward"].astype(np.float64)}),
+            "'reward' at step 0: expected float32 (3,), found float64 (3,).",
+        ),
+        (
+            Batch(lambda o: {**o, "is_last": o["is_last"][:2]}),
+            "'is_last' at step 0: expected bool (3,), found bool (2,).",
+        ),
+        (Batch(lambda o: None), "'observation' at step 0: expected a dict, found NoneType."),
+        (Batch(length=0), "'length': expected the number of environments, found 0."),
+        (Batch(length=None), "'length': expected the number of environments, found None."),
+    ],
+)
+def test_faults_of_batches_name_the_environment(env, line):
+    lines = find_violations(env)
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(line)
+
+
+def test_batches_have_to_start_each_episode_by_itself():
+    class Together(Batch):
+        def step(self, action):
+            reset = np.full(3, action["reset"].any())
+            return super().step({**action, "reset": reset})
+
+    lines = find_violations(Together())
+    assert any("'is_first' in environment" in x and "false within" in x for x in lines)
