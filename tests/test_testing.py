@@ -254,7 +254,7 @@ class DeclaresNothing(Wrapper):
         ),
         (
             ChangesAction,
-            ["'action' at step 0: expected that step leaves it as it is, found a new"],
+            ["'act_cont' at step 0: expected that step leaves the actions as they are"],
         ),
         (TakesReset, ["'reset' at step 0: expected that step leaves the actions as they are"]),
         (

@@ -8,16 +8,17 @@ import elements
 import numpy as np
 
 from ..core.base import Array, BatchedEnv, Data, Spaces
-from ..core.errors import EnvError
+from ..core.errors import EnvError, SpaceError
 from .adapter import flag_spaces
-from .gymnasium import _OWN_OBS, _FlatSpace
+from .gymspaces import OWN_OBS, FlatSpace
 
 
 class GymnasiumVector(BatchedEnv):
     """Makes an `embodied.BatchedEnv` of a vector environment of Gymnasium.
 
-    Observations and actions are those of `Gymnasium`. All three autoreset modes are understood,
-    and each gives the last observation of an episode as well as the first of the next:
+    Observations and actions are those of `Gymnasium`, without rendered frames. All three
+    autoreset modes are understood, and each gives the last observation of an episode as well as
+    the first of the next:
 
     - NEXT_STEP: the vector environment itself starts an episode at the step after the last.
     - SAME_STEP: the last observation comes from `final_obs`. The next episode, which began
@@ -52,8 +53,16 @@ class GymnasiumVector(BatchedEnv):
                 f"The vector environment {type(env.unwrapped).__name__} resets in the step that "
                 "ends an episode: make it with the autoreset mode NEXT_STEP or DISABLED."
             )
-        self._obs = _FlatSpace(env.single_observation_space, "vector", "observation", _OWN_OBS)
-        self._act = _FlatSpace(env.single_action_space, "action", "action", ("reset",))
+        self._obs = FlatSpace(
+            env.single_observation_space,
+            "vector",
+            "observation",
+            OWN_OBS,
+            bounds=not _of_gymnasium(env.get_attr("spec")[0] if own else env.spec),
+        )
+        self._act = FlatSpace(env.single_action_space, "action", "action", ("reset",))
+        if shared := self._obs.spaces.keys() & self._act.spaces.keys():
+            raise SpaceError(f"The key {min(shared)!r} is both an observation and an action.")
         self._seed: int | None = seed
         self._over = np.ones(self.length, bool)  # who starts an episode at the next step
 
@@ -129,3 +138,8 @@ class GymnasiumVector(BatchedEnv):
             "is_last": self._over.copy(),
             "is_terminal": terminal,
         }
+
+
+def _of_gymnasium(spec: Any) -> bool:
+    """Whether an environment is one of Gymnasium's own, whose bounds are estimates."""
+    return str(getattr(spec, "entry_point", "")).startswith("gymnasium.")

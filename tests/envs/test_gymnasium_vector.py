@@ -120,7 +120,7 @@ class Nested(gymnasium.Env):
 
     action_space = spaces.Dict({
         "one": spaces.Discrete(3, start=2),
-        "many": spaces.Dict({"x": spaces.MultiDiscrete([2, 5]), "y": spaces.Box(-2, 2, (2, 2))}),
+        "many": spaces.Tuple([spaces.MultiDiscrete([2, 5]), spaces.Box(-2, 2, (2, 2))]),
         "bits": spaces.MultiBinary(3),
     })  # fmt: skip
     observation_space = spaces.Dict({
@@ -155,7 +155,9 @@ def test_nested_spaces_are_those_of_single_environments():
             assert (obs[key].dtype, obs[key].shape) == (space.dtype, (2, *space.shape)), key
         for key, value in action.items():
             if step and key != "reset":
-                assert np.array_equal(obs[f"act_{key}"], value), key
+                name = f"act_{key}"
+                start = env.obs_space[name].low if value.dtype.kind == "i" else 0
+                assert np.array_equal(obs[name] - start, value), key
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -177,3 +179,12 @@ def test_seeds_decide():
     assert not np.isclose(one, start(2)).any()
     assert not np.isclose(one[:, 0], one[:, 1]).any()
     assert not np.isclose(one[0], one[1]).any()
+
+
+def test_bounds_of_gymnasiums_own_environments_are_estimates():
+    fns = [lambda: gymnasium.make("CartPole-v1")]
+    for env in (SyncVectorEnv(fns), AsyncVectorEnv(fns), gymnasium.make_vec("CartPole-v1")):
+        adapted = GymnasiumVector(env)
+        assert np.isinf(adapted.obs_space["vector"].high).all()
+        adapted.close()
+    assert GymnasiumVector(SyncVectorEnv(FNS)).obs_space["vector"].high == [100]
