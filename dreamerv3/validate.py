@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 import elements
 
 from embodied import envs
-from embodied.core.errors import ConfigError
+from embodied.core.errors import ConfigError, EnvError
+from embodied.envs.custom import parse_options
 
 from .config import PATTERN, compose, flatten, load_configs, nearest
 
@@ -24,6 +25,7 @@ _CHOICES = {
     r"script": SCRIPTS,
     r"jax\.platform": ("auto", "cpu", "gpu", "cuda", "rocm", "tpu"),
     r"jax\.compute_dtype": ("auto", "float32", "bfloat16", "float16"),
+    r"run\.start_method": ("spawn", "fork"),
     r"logger\.outputs": ("terminal", "jsonl", "tensorboard", "scope"),
     r"replay\.priosignal": ("model",),
     r"agent\.dyn\.typ": ("rssm",),
@@ -37,7 +39,11 @@ _RANGES = {
     r"run\.(envs|report_batches)|agent\.(imag_length|horizon)": (1, None),
     r"agent\..*\.(deter|hidden|stoch|classes|blocks|depth|mults|units|kernel|bins)": (1, None),
     r"seed|replay_context|replay\.fracs\..*|agent\.imag_last": (0, None),
-    r"run\.steps|agent\..*\.(.*layers|bspace|lr|agc|wd|warmup|anneal)": (0, None),
+    r"run\.(steps|envs_per_worker|env_restarts)|agent\..*\.(.*layers|bspace|lr|agc|wd|warmup|anneal)": (
+        0,
+        None,
+    ),
+    r"run\.env_timeout": (0.1, None),
     r"agent\..*\.(unimix|lam|rate|beta[12])": (0, 1),
 }
 
@@ -61,6 +67,7 @@ def problems(config: elements.Config) -> Iterator[str]:
     yield from _task_problems(config)
     yield from _model_problems(config.agent)
     yield from _data_problems(config)
+    yield from _worker_problems(config.run)
     yield from _device_problems(config)
 
 
@@ -99,6 +106,13 @@ def _task_problems(config: elements.Config) -> Iterator[str]:
             f"The task {config.task!r} is not one of a known suite: "
             f"{nearest(f'{suite}_NAME', tasks)}"
         )
+        return
+    try:
+        envs.is_batched(config.task)  # imports a factory of the user's, which may not exist
+        if suite == "custom":
+            parse_options(config.env.custom.kwargs)
+    except EnvError as error:
+        yield str(error)
 
 
 def _model_problems(agent: elements.Config) -> Iterator[str]:
@@ -132,6 +146,14 @@ def _data_problems(config: elements.Config) -> Iterator[str]:
         )
     if not sum(config.replay.fracs.values()) > 0:
         yield "One of replay.fracs.uniform, priority and recency must be greater than 0."
+
+
+def _worker_problems(run: elements.Config) -> Iterator[str]:
+    if run.envs_per_worker > 0 and run.envs % run.envs_per_worker:
+        yield (
+            f"run.envs must be a multiple of run.envs_per_worker, but {run.envs} is none of "
+            f"{run.envs_per_worker}; run.envs_per_worker 0 divides them as evenly as it can."
+        )
 
 
 def _device_problems(config: elements.Config) -> Iterator[str]:

@@ -294,7 +294,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _raised(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".removesuffix(".")
 
 
 def _type(value: Any) -> str:

@@ -44,6 +44,12 @@ class TestValidate:
             ({"task": "gimnasium_CartPole-v1"}, "task 'gimnasium_.*did you mean 'gymnasium_NAME'"),
             ({"task": "CartPole-v1"}, "not one of a known suite"),
             ({"task": "dmc"}, "task 'dmc' is not one"),
+            ({"task": "custom_nowhere:make"}, "There is no module 'nowhere' in "),
+            ({"task": "custom_os:mkdri"}, "module 'os' has no 'mkdri': did you mean 'mkdir'"),
+            (
+                {"task": "custom_os:mkdir", "env.custom.kwargs": "a=1"},
+                "options 'a=1' are not valid JSON",
+            ),
             ({"script": "trian"}, "'script' cannot be 'trian': did you mean 'train'"),
             ({"jax.platform": "gpu0"}, "'jax.platform' cannot be 'gpu0': did you mean 'gpu'"),
             ({"replay.priosignal": "value"}, "cannot be 'value': valid names are model"),
