@@ -16,8 +16,9 @@ import numpy as np
 import embodied.jax
 from embodied.core.errors import ConfigError
 from embodied.jax import heads, nets, opt, outs, utils
+from embodied.jax.blocks import from_classes, to_classes
 
-from . import losses, report, rssm
+from . import actions, losses, observations, report, rssm
 
 f32 = jnp.float32
 sg = jax.lax.stop_gradient
@@ -53,15 +54,17 @@ class Agent(embodied.jax.Agent):
     ):
         self.obs_space, self.act_space, self.config = obs_space, act_space, config
         spaces = {k: v for k, v in obs_space.items() if k not in FLAGS}
-        for key in sorted({*LOSSES, *config.loss_scales} & set(spaces)):
+        encoded = observations.select(spaces, config.enc["keys"], "agent.enc.keys")
+        decoded = observations.select(spaces, config.dec["keys"], "agent.dec.keys")
+        for key in sorted({*LOSSES, *config.loss_scales} & set(decoded)):
             raise ConfigError(
                 f"The observation {key!r} has the name of a loss: rename it in the environment."
             )
-        self.enc = _pick(ENCODERS, "enc", config)(spaces, **config.enc[config.enc.typ], name="enc")
-        self.dyn = _pick(DYNAMICS, "dyn", config)(
-            act_space, **config.dyn[config.dyn.typ], name="dyn"
-        )
-        self.dec = _pick(DECODERS, "dec", config)(spaces, **config.dec[config.dec.typ], name="dec")
+        actions.check(act_space)
+        self.masks = actions.find_masks(config.action_mask, decoded, act_space)
+        self.enc = _make(ENCODERS, "enc", config, encoded)
+        self.dyn = _make(DYNAMICS, "dyn", config, act_space)
+        self.dec = _make(DECODERS, "dec", config, decoded)
         outputs = {
             k: config.policy_dist_disc if v.discrete else config.policy_dist_cont
             for k, v in act_space.items()
@@ -82,7 +85,7 @@ class Agent(embodied.jax.Agent):
         self.opt = opt.Optimizer(self.modules, opt.chain(**config.opt), name="opt")
         scales = dict(config.loss_scales)
         rec = scales.pop("rec")
-        self.scales = {**scales, **dict.fromkeys(spaces, rec)}
+        self.scales = {**scales, **dict.fromkeys(decoded, rec)}
 
     @property
     def policy_keys(self) -> str:
@@ -133,7 +136,8 @@ class Agent(embodied.jax.Agent):
         dec_entry: Arrays = {}
         if dec_carry:
             dec_carry, dec_entry, _ = self.dec(dec_carry, feat, reset, **kw)
-        action = self.sample(self.pol(rssm.feat2tensor(feat), bdims=1))
+        policy = self.pol(rssm.feat2tensor(feat), bdims=1)
+        action = self.sample(actions.apply_masks(policy, obs, self.masks))
         outputs = {}
         if self.config.replay_context:
             entries = {"enc": enc_entry, "dyn": dyn_entry, "dec": dec_entry}
@@ -218,7 +222,7 @@ class Agent(embodied.jax.Agent):
             space = self.act_space[key]
             if space.discrete and action.ndim > output.entropy().ndim + len(space.shape):
                 action = action.argmax(-1)
-            return action.astype(space.dtype)
+            return from_classes(action, space) if space.discrete else action.astype(space.dtype)
 
         return {k: one(k, v) for k, v in policy.items()}
 
@@ -233,21 +237,22 @@ class Agent(embodied.jax.Agent):
             con *= 1 - 1 / config.horizon
         terms["con"] = self.con(inp, 2).loss(con)
         for key, recon in recons.items():
-            target = obs[key]
-            if key in self.dec.imgkeys:
-                target = target.astype(f32) / 255
-            terms[key] = recon.loss(target)
+            terms[key] = recon.loss(self.dec.target(key, obs[key]))
         return terms
 
     def _imagination_losses(self, entries, feat, training):
         """Policy and value losses [B, K] of trajectories that start in the last K states."""
-        config = self.config
+        config, spaces = self.config, self.act_space
         batch, time = feat["deter"].shape[:2]
         count = min(config.imag_last or time, time)
         starts = self.dyn.starts(entries, count)
 
+        def policy(feat):
+            legal = self._predict_masks(feat)
+            dist = actions.apply_masks(self.pol(rssm.feat2tensor(feat), 1), legal, self.masks)
+            return {**self.sample(dist), **legal}
+
         def rollout(starts):
-            policy = lambda feat: self.sample(self.pol(rssm.feat2tensor(feat), 1))  # noqa: E731
             _, feat, action = self.dyn.imagine(starts, policy, config.imag_length, training)
             last = policy(jax.tree.map(lambda x: x[:, -1], feat))
             return feat, {k: jnp.concatenate([v, last[k][:, None]], 1) for k, v in action.items()}
@@ -259,10 +264,12 @@ class Agent(embodied.jax.Agent):
         feat = {k: jnp.concatenate([first[k], imagined[k]], 1) for k in first}
         inp = rssm.feat2tensor(feat)
         terms, outputs, metrics = losses.imag_loss(
-            act,
+            {k: to_classes(act[k], v) if v.discrete else act[k] for k, v in spaces.items()},
             self.rew(inp, 2).pred(),
             self.con(inp, 2).prob(jnp.ones(inp.shape[:2], f32)),
-            self.pol(inp, 2),
+            # The masks are those that the actions were drawn with: predicted once more, they could
+            # differ by rounding and forbid an action that was taken.
+            actions.apply_masks(self.pol(inp, 2), act, self.masks),
             self.val(inp, 2),
             self.slowval(inp, 2),
             self.retnorm,
@@ -275,6 +282,18 @@ class Agent(embodied.jax.Agent):
         )
         terms = {k: v.mean(1).reshape((batch, count)) for k, v in terms.items()}
         return terms, outputs["ret"][:, 0].reshape((batch, count)), metrics
+
+    def _predict_masks(self, feat):
+        """The action masks, bool [N, ..., C] by name, that the decoder sees in features [N, ...].
+
+        Whatever else it predicts is not used, so that compilers remove it.
+        """
+        if not self.masks:
+            return {}
+        reset = jnp.zeros(len(feat["deter"]), bool)
+        kw = {"training": False, "single": True}
+        _, _, recons = self.dec(self.dec.initial(len(reset)), feat, reset, **kw)
+        return {k: recons[k].pred().astype(bool) for k in sorted(set(self.masks.values()))}
 
     def _replay_losses(self, obs, feat, ret, training):
         """Value loss [B, K-1] of the last K replayed states."""
@@ -330,8 +349,8 @@ def _flatten(entries):
     return {f"{name}/{k}": v.astype(f32) for name, xs in entries.items() for k, v in xs.items()}
 
 
-def _pick(table, name, config):
+def _make(table, name, config, spaces):
     typ = config[name].typ
     if typ not in table:
         raise ConfigError(f"agent.{name}.typ is {typ!r}; right would be one of {sorted(table)}.")
-    return table[typ]
+    return table[typ](spaces, **config[name][typ], name=name)

@@ -36,7 +36,7 @@ def imag_loss(
     """Policy and value losses on imagined trajectories (eq. 5 to 7 and 11 to 12).
 
     Args:
-      act: actions [N, T, ...] per key; the last is not used.
+      act: actions [N, T, ...] per key, discrete ones numbered from 0; the last is not used.
       rew: predicted rewards [N, T] on arrival at each state.
       con: predicted probabilities [N, T] that the episode goes on after each state.
       policy: action distributions per key, at every state.
@@ -96,7 +96,8 @@ def imag_loss(
         bounds = outs.entropy_range(policy[key])
         if bounds:
             low, high = (x[:, :-1].mean() for x in bounds)
-            metrics[f"rand/{key}"] = (ent.mean() - low) / (high - low)
+            # The range is empty where nothing can be chosen: one class, one standard deviation.
+            metrics[f"rand/{key}"] = (ent.mean() - low) / jnp.maximum(high - low, 1e-8)
     return losses, {"ret": ret}, metrics
 
 

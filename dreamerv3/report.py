@@ -52,7 +52,7 @@ def openloop(
     feat = {k: jnp.concatenate([x[k] for x in feats], 1) for k in feats[0]}
     _, _, recons = model.dec(dec_carry, feat, obs["is_first"], training=False)
     return {
-        f"openloop/{key}": video_grid(obs[key], recons[key].pred(), half)
+        f"openloop/{key}": video_grid(model.dec.target(key, obs[key]), recons[key].pred(), half)
         for key in model.dec.imgkeys
     }
 
@@ -61,13 +61,14 @@ def video_grid(true: jax.Array, pred: jax.Array, half: int) -> jax.Array:
     """Stacks truth, prediction and error, with a border that tells when prediction begins.
 
     Args:
-      true: uint8 [B, T, H, W, C].
-      pred: float [B, T, H, W, C] in 0..1.
+      true: float [B, T, H, W, C] in 0..1.
+      pred: likewise.
       half: number of frames that were seen.
 
     Returns:
       uint8 [T + pause, 3 H + 2 border, B (W + 2 border), C].
     """
+    true = jnp.round(true * 255).astype(u8)
     pred = jnp.clip(pred * 255, 0, 255).astype(u8)
     error = ((pred.astype(i32) - true.astype(i32) + 255) / 2).astype(u8)
     video = jnp.concatenate([true, pred, error], 2)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import elements
 import numpy as np
 
 from .base import Array
+
+LEAST_IMAGE_SIDE = 8
+MOST_CLASSES = 1024  # integers with more values than this are numbers, not classes
+MOST_ONEHOT = 65536  # so are those whose classes would make a longer vector
 
 
 def same_space(a: elements.Space, b: elements.Space) -> bool:
@@ -28,8 +35,50 @@ def describe(space: elements.Space) -> str:
 
 
 def is_image(space: elements.Space) -> bool:
-    """Whether a space holds images: bytes [H, W, C]."""
-    return space.dtype == np.uint8 and len(space.shape) == 3
+    """Whether a space holds images: bytes, or floats with finite bounds, [H, W, C].
+
+    Height and width are at least 8; what is smaller is a small table of numbers or classes.
+    """
+    if len(space.shape) != 3 or min(space.shape[:2]) < LEAST_IMAGE_SIDE:
+        return False
+    if space.dtype.kind != "f":
+        return space.dtype == np.uint8
+    low, top = bounds(space)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(top - low).all())
+
+
+def is_classes(space: elements.Space) -> bool:
+    """Whether a space holds booleans, or integers few enough to be classes rather than numbers.
+
+    Every entry has at most 1024 values, and all entries together at most 65536.
+    """
+    if not space.discrete:
+        return False
+    most = int(classes(space).max())
+    return most <= MOST_CLASSES and most * math.prod(space.shape) <= MOST_ONEHOT
+
+
+def classes(space: elements.Space) -> Array:
+    """The number of values that every entry of a discrete space can take, int64 [*shape]."""
+    if space.dtype == bool:
+        return np.full(space.shape, 2, np.int64)
+    low, top = bounds(space)
+    count = top.astype(np.float64) - low.astype(np.float64) + 1  # beyond int64 for int64 spaces
+    return np.minimum(count, 2**62).astype(np.int64)
+
+
+def to_array(value: Any, dtype: np.dtype) -> Array:
+    """An array of a value: Python's numbers, and lists of them, take the dtype if it can hold them.
+
+    The values of numpy keep their dtype, since a wrong one is a mistake that shall be found.
+    """
+    array = np.asarray(value)
+    plain = not isinstance(value, np.ndarray | np.generic)
+    if plain and np.can_cast(array.dtype, dtype, "same_kind"):
+        cast = array.astype(dtype)
+        return array if dtype.kind in "iu" and (cast != array).any() else cast
+    return array
 
 
 def fault(space: elements.Space, value: Array) -> str | None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ninjax as nj
 import numpy as np
 
+from ..core import spaces
 from . import nets
 
 f32 = jnp.float32
@@ -230,14 +231,14 @@ class GRU(nj.Module):
 
 
 class DictConcat:
-    """Turns a dict of mixed values into one array: keys sorted, one-hot integers, squished floats.
+    """Turns a dict of mixed values into one array: keys sorted, one-hot classes, squished numbers.
 
     Missing values (see `nets.available`) become zeros.
 
     Args:
       spaces: `elements.Space` per key.
       fdims: how many trailing axes the output has; inner axes are flattened into the last.
-      squish: function applied to floats, e.g. `nets.symlog`.
+      squish: function applied to numbers, e.g. `nets.symlog`.
     """
 
     def __init__(
@@ -256,10 +257,10 @@ class DictConcat:
 
     def _convert(self, x, space):
         bdims = x.ndim - len(space.shape)
-        present = nets.available(x, bdims=bdims)
+        present = _present(x, space)
         x = nets.mask(x, present)
-        if space.discrete:
-            x = jax.nn.one_hot(x.astype(i32), classes(space), dtype=nets.COMPUTE_DTYPE)
+        if spaces.is_classes(space):
+            x = jax.nn.one_hot(to_classes(x, space), classes(space), dtype=nets.COMPUTE_DTYPE)
         else:
             x = nets.cast(self.squish(x.astype(f32)))
         x = nets.mask(x, present)
@@ -269,7 +270,7 @@ class DictConcat:
 class DictEmbed(nj.Module):
     """Maps a dict of mixed values to one vector [..., units]: the sum of each key's own layer.
 
-    Floats go through a linear layer after `squish`, integers through `nets.Embed`; missing values
+    Numbers go through a linear layer after `squish`, classes through `nets.Embed`; missing values
     (see `nets.available`) add nothing.
     """
 
@@ -292,18 +293,46 @@ class DictEmbed(nj.Module):
 
     def _convert(self, key, x, space):
         bdims = x.ndim - len(space.shape)
-        present = nets.available(x, bdims=bdims)
+        present = _present(x, space)
         x = nets.mask(x, present)
-        if space.discrete:
+        if spaces.is_classes(space):
             kw = {"shape": space.shape, "einit": self.einit}
-            x = self.sub(key, Embed, classes(space), self.units, **kw)(x)
+            x = self.sub(nets.layer_name(key), Embed, classes(space), self.units, **kw)(
+                to_classes(x, space)
+            )
         else:
             x = nets.cast(self.squish(x.astype(f32)))
             x = x.reshape((*x.shape[:bdims], -1))
-            x = self.sub(key, nets.Linear, self.units, bias=self.bias, winit=self.winit)(x)
+            x = self.sub(
+                nets.layer_name(key), nets.Linear, self.units, bias=self.bias, winit=self.winit
+            )(x)
         return nets.mask(x, present)
 
 
 def classes(space: elements.Space) -> int:
     """Number of classes of a discrete space; of the largest one, if they differ by entry."""
-    return int(np.asarray(space.classes).max())
+    return int(spaces.classes(space).max())
+
+
+def to_classes(x: jax.Array, space: elements.Space) -> jax.Array:
+    """Numbers the values of a discrete space from 0, entry by entry: int32 of the same shape."""
+    return _shift(x.astype(i32), space, -1)
+
+
+def from_classes(x: jax.Array, space: elements.Space) -> jax.Array:
+    """The inverse of `to_classes`, in the dtype of the space."""
+    return _shift(x, space, 1).astype(space.dtype)
+
+
+def _shift(x, space, sign):
+    if space.dtype == bool or not space.low.any():
+        return x
+    return x + sign * space.low.astype(np.int32)
+
+
+def _present(x, space):
+    """Where a value is not missing; -1 means that only where the space does not contain it."""
+    bdims = x.ndim - len(space.shape)
+    if space.dtype.kind == "i" and (space.low < 0).any():
+        return jnp.ones(x.shape[:bdims], bool)
+    return nets.available(x, bdims=bdims)

@@ -7,7 +7,9 @@ import elements
 import jax
 import jax.numpy as jnp
 import ninjax as nj
+import numpy as np
 
+from ..core import spaces
 from . import nets, outs
 from .blocks import MLP, classes
 
@@ -62,9 +64,9 @@ class Head(nj.Module):
         return outs.Binary(self._linear("logit", x, self.space.shape))
 
     def categorical(self, x: jax.Array) -> outs.Output:
-        """One class, for every entry."""
+        """One class, for every entry; events are numbered from 0 (see `blocks.to_classes`)."""
         shape = (*self.space.shape, classes(self.space))
-        return outs.Categorical(self._linear("logits", x, shape), self.unimix)
+        return outs.Categorical(self._linear("logits", x, shape), self.unimix, self._existing())
 
     def onehot(self, x: jax.Array) -> outs.Output:
         """One class as a one-hot vector, for every entry.
@@ -73,7 +75,8 @@ class Head(nj.Module):
         """
         shape = self.space.shape
         shape = (*shape, classes(self.space)) if self.space.discrete else shape
-        return outs.OneHot(self._linear("pred", x, shape), self.unimix)
+        existing = self._existing() if self.space.discrete else None
+        return outs.OneHot(self._linear("pred", x, shape), self.unimix, existing)
 
     def mse(self, x: jax.Array) -> outs.Output:
         """Squared error."""
@@ -106,6 +109,13 @@ class Head(nj.Module):
         stddev = jnp.exp(self._linear("stddev", x, self.space.shape).astype(f32))
         return outs.Normal(mean, stddev)
 
+    def _existing(self):
+        """Which classes an entry has [*shape, C], if it is not the same number for all."""
+        counts = spaces.classes(self.space)
+        if (counts == counts.max()).all():
+            return None
+        return np.arange(counts.max()) < counts[..., None]
+
     def _linear(self, name, x, shape):
         keys = ("bias", "winit", "binit", "outscale")
         kw = {k: getattr(self, k) for k in keys}
@@ -134,7 +144,7 @@ class DictHead(nj.Module):
     def __call__(self, x: jax.Array) -> dict[str, outs.Output]:
         """Maps features [..., I] to one output per key."""
         return {
-            key: self.sub(key, Head, space, self.outputs[key], **self.kw)(x)
+            key: self.sub(nets.layer_name(key), Head, space, self.outputs[key], **self.kw)(x)
             for key, space in self.spaces.items()
         }
 

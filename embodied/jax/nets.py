@@ -93,6 +93,11 @@ def act(name: str) -> Callable[[jax.Array], jax.Array]:
     return getattr(jax.nn, name)
 
 
+def layer_name(key: str) -> str:
+    """A key of a dict as a name of a layer: what is no letter, digit or `_` by its code."""
+    return re.sub(r"[^A-Za-z0-9_]", lambda x: f"_x{ord(x[0]):x}_", key)
+
+
 def symlog(x: jax.Array) -> jax.Array:
     """sign(x) ln(1 + |x|), the compression of Hafner et al. 2023, eq. 9."""
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
@@ -320,7 +325,8 @@ class Conv(Layer):
     Args:
       depth: number of output channels.
       kernel: size of the window along every axis.
-      stride: step of the window, or with `transp` the factor by which the grid grows.
+      stride: step of the window, or with `transp` the factor by which the grid grows; one number
+        or one per axis.
     """
 
     transp: bool = False
@@ -328,8 +334,9 @@ class Conv(Layer):
     pad: str = "same"
     dims: int = 2
 
-    def __init__(self, depth: int, kernel: int, stride: int = 1):
-        self.depth, self.kernel, self.stride = depth, kernel, stride
+    def __init__(self, depth: int, kernel: int, stride: int | tuple[int, ...] = 1):
+        self.depth, self.kernel = depth, kernel
+        self.stride = (stride,) * self.dims if isinstance(stride, int) else stride
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, *space, I] to [B, *space', depth]."""
@@ -340,20 +347,22 @@ class Conv(Layer):
         kernel = (self.kernel,) * self.dims
         kernel = self._kernel((*kernel, x.shape[-1] // self.groups, self.depth))
         padding: Any = self.pad.upper()
-        grow, stride = 1, self.stride
-        if self.transp and stride > 1:
-            # Inputs sit at offset 1 in each group of `stride` outputs, with zeros between them.
+        grow, stride = (1,) * self.dims, self.stride
+        if self.transp and max(stride) > 1:
+            # Inputs sit at offset 1 in each group of outputs, with zeros between them.
             assert self.pad == "same", self.pad
-            grow, stride = stride, 1
+            grow, stride = stride, grow
             low = (self.kernel - 1) // 2
-            padding = [(low + 1, self.kernel - 1 - low + grow - 2)] * self.dims
+            shifts = [int(x > 1) for x in grow]
+            high = self.kernel - 1 - low
+            padding = [(low + s, high - s + x - 1) for s, x in zip(shifts, grow, strict=True)]
         space = "HWD"[: self.dims]
         x = jax.lax.conv_general_dilated(
             x,
             kernel,
-            (stride,) * self.dims,
+            stride,
             padding,
-            lhs_dilation=(grow,) * self.dims,
+            lhs_dilation=grow,
             feature_group_count=self.groups,
             dimension_numbers=(f"N{space}C", f"{space}IO", f"N{space}C"),
         )

@@ -1,5 +1,6 @@
 """Outputs of networks: distributions and point predictions behind one interface, in float32."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,10 @@ import jax.numpy as jnp
 f32 = jnp.float32
 i32 = jnp.int32
 sg = jax.lax.stop_gradient
+
+# Logit of a class that cannot occur: its probability is exactly 0, and unlike with -inf, products
+# of the two and all gradients are finite.
+NEVER = -1e30
 
 
 class Output:
@@ -49,6 +54,10 @@ class Output:
         """KL divergence from this distribution to `other`, in nats."""
         raise NotImplementedError
 
+    def masked(self, mask: jax.Array) -> "Output":
+        """The same output without the classes where the mask is false."""
+        raise NotImplementedError
+
 
 class Agg(Output):
     """Reduces the last `dims` axes of another output's losses and (log-)probabilities.
@@ -62,6 +71,12 @@ class Agg(Output):
     def __init__(self, output: Output, dims: int, agg: Callable = jnp.sum):
         self.output, self.agg = output, agg
         self.axes = tuple(range(-dims, 0))
+
+    def masked(self, mask: jax.Array) -> "Agg":
+        """The same with the wrapped output masked; see `Categorical.masked`."""
+        other = copy.copy(self)
+        other.output = self.output.masked(mask)
+        return other
 
     def pred(self) -> jax.Array:  # noqa: D102
         return self.output.pred()
@@ -290,25 +305,49 @@ class Categorical(Output):
     Args:
       logits: [..., C], unnormalised.
       unimix: share of a uniform distribution that is mixed in (Hafner et al. 2023).
+      mask: bool [..., C], at least one true, or fewer leading axes. False classes have
+        probability 0 and no part in the mixture, and are never drawn; none is false by default.
     """
 
-    def __init__(self, logits: jax.Array, unimix: float = 0.0):
+    def __init__(self, logits: jax.Array, unimix: float = 0.0, mask: Any = None):
         logits = logits.astype(f32)
-        if unimix:
+        self._raw, self._unimix, self.mask = logits, unimix, mask
+        if mask is not None:
+            logits = jnp.where(mask, logits, NEVER)
+        if unimix and mask is None:
             probs = jax.nn.softmax(logits, -1)
             logits = jnp.log((1 - unimix) * probs + unimix / probs.shape[-1])
+        elif unimix:
+            probs = (1 - unimix) * jax.nn.softmax(logits, -1) + unimix / mask.sum(
+                -1, keepdims=True
+            )
+            logits = jnp.where(mask, jnp.log(jnp.where(mask, probs, 1.0)), NEVER)
         self.logits = logits
+
+    def masked(self, mask: jax.Array) -> "Categorical":
+        """The distribution over the classes where mask, bool [..., C], is true.
+
+        Where that leaves no class, the mask has no effect.
+        """
+        every = jnp.ones_like(mask) if self.mask is None else self.mask
+        left = mask & every
+        left = jnp.where(left.any(-1, keepdims=True), left, every)
+        return Categorical(self._raw, self._unimix, left)
 
     def pred(self) -> jax.Array:  # noqa: D102
         return jnp.argmax(self.logits, -1).astype(i32)
 
     def sample(self, seed: jax.Array | None, shape: tuple[int, ...] = ()) -> jax.Array:
         """Inverts the cumulative distribution at one uniform number per event."""
+        shape = (*shape, *self.logits.shape[:-1])
         if seed is None:
-            return jnp.broadcast_to(self.pred(), (*shape, *self.logits.shape[:-1]))
+            return jnp.broadcast_to(self.pred(), shape)
+        if self.mask is not None:
+            # The sums below round, so that an impossible class could get a share by accident.
+            return jax.random.categorical(seed, self.logits, shape=shape).astype(i32)
         total = jnp.cumsum(jax.nn.softmax(self.logits, -1), -1)
         # Scaling by the last sum, not by 1, keeps rounding from ever selecting no class.
-        u = jax.random.uniform(seed, (*shape, *self.logits.shape[:-1], 1), f32)
+        u = jax.random.uniform(seed, (*shape, 1), f32)
         return jnp.sum(total[..., :-1] <= u * total[..., -1:], -1).astype(i32)
 
     def logp(self, event: jax.Array) -> jax.Array:
@@ -327,20 +366,27 @@ class Categorical(Output):
         return (jnp.exp(logprob) * (logprob - logother)).sum(-1)
 
     def entropy_range(self) -> tuple[jax.Array, jax.Array]:
-        """0 and ln C for every event."""
+        """0 and ln C for every event, where C counts the classes that are not masked."""
         low = jnp.zeros(self.logits.shape[:-1], f32)
-        return low, low + jnp.log(self.logits.shape[-1])
+        count = self.logits.shape[-1] if self.mask is None else self.mask.sum(-1)
+        return low, low + jnp.log(count)
 
 
 class OneHot(Output):
     """One of C classes as one-hot vectors [..., C], with straight-through gradients.
 
     Gradients reach a sample, or a prediction, as if it were the vector of mixed probabilities.
-    `logp` takes class indices, too.
+    `logp` takes class indices, too. The arguments are those of `Categorical`.
     """
 
-    def __init__(self, logits: jax.Array, unimix: float = 0.0):
-        self.dist = Categorical(logits, unimix)
+    def __init__(self, logits: jax.Array, unimix: float = 0.0, mask: Any = None):
+        self.dist = Categorical(logits, unimix, mask)
+
+    def masked(self, mask: jax.Array) -> "OneHot":
+        """See `Categorical.masked`."""
+        other = copy.copy(self)
+        other.dist = self.dist.masked(mask)
+        return other
 
     def pred(self) -> jax.Array:  # noqa: D102
         return self._onehot(self.dist.pred())
@@ -361,7 +407,7 @@ class OneHot(Output):
         return self.dist.kl(other.dist)
 
     def entropy_range(self) -> tuple[jax.Array, jax.Array]:
-        """0 and ln C for every event."""
+        """See `Categorical.entropy_range`."""
         return self.dist.entropy_range()
 
     def _onehot(self, index):

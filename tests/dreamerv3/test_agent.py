@@ -258,7 +258,7 @@ def test_open_loop_reports_of_any_length(length):
 
 
 def test_video_grid_places_truth_prediction_and_error():
-    true = np.full((2, 4, 5, 6, 3), 200, np.uint8)
+    true = np.full((2, 4, 5, 6, 3), 200 / 255, np.float32)
     pred = np.full((2, 4, 5, 6, 3), 100 / 255, np.float32)
     grid = np.asarray(report.video_grid(jnp.asarray(true), jnp.asarray(pred), 2))
     assert grid.shape == (8, 19, 20, 3)
