@@ -18,7 +18,10 @@ import numpy as np
 import embodied
 from embodied import envs
 from embodied.core import wrappers
+from embodied.core.batch import split
 from embodied.core.errors import ConfigError, MissingPackageError
+from embodied.core.parallel import worker_count
+from embodied.core.serial import MakeEnv
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,23 @@ def make_agent(config: elements.Config) -> embodied.Agent:
     return make(obs_space, act_space, agent_config)
 
 
-def make_env(config: elements.Config, index: int, **overrides: Any) -> embodied.Env:
+def make_envs(config: elements.Config) -> list[MakeEnv]:
+    """Makes the constructors of a run's environments: one each, or one per batch of them.
+
+    Tasks that are batched by nature make a batch for every worker.
+    """
+    run = config.run
+    if not envs.is_batched(config.task):
+        return [functools.partial(make_env, config, index) for index in range(run.envs)]
+    parts = split(run.envs, worker_count(run.envs, run.envs_per_worker))
+    return [
+        functools.partial(make_batch, config, part.start, part.stop - part.start) for part in parts
+    ]
+
+
+def make_env(
+    config: elements.Config, index: int, restarts: int = 0, **overrides: Any
+) -> embodied.Env:
     """Makes the task's environment of an index, wrapped for the agent.
 
     Its seed follows from the config's seed and the index. Floats are float32 and integers int32;
@@ -57,14 +76,39 @@ def make_env(config: elements.Config, index: int, **overrides: Any) -> embodied.
     Args:
       config: the run's config.
       index: number of the environment.
+      restarts: how often its worker was started anew; another number is another seed.
       **overrides: options of the suite that replace those in the config.
     """
-    options = {**dict(config.env.get(config.task.split("_")[0], {})), **overrides}
-    env = envs.make(config.task, index, config.seed, **options)
+    options = {**_suite_options(config), **overrides}
+    return wrap_env(envs.make(config.task, index, _seed(config, restarts), **options), index)
+
+
+def make_batch(
+    config: elements.Config, index: int, length: int, restarts: int = 0
+) -> embodied.BatchedEnv:
+    """Makes environments of a batched task as one object, wrapped for the agent.
+
+    Args:
+      config: the run's config.
+      index: number of the first of the environments.
+      length: the number of environments E.
+      restarts: how often their worker was started anew; another number is another seed.
+    """
+    options, seed = _suite_options(config), _seed(config, restarts)
+    return wrap_env(envs.make_batched(config.task, length, index, seed, **options), index)
+
+
+def wrap_env(env: Any, index: int) -> Any:
+    """Brings an environment, or a batch of them, into the form that the agent expects.
+
+    Args:
+      env: an `embodied.Env` or `embodied.BatchedEnv`.
+      index: its number in the driver, or that of the first in the batch.
+    """
     floats = [k for k, v in env.act_space.items() if v.dtype.kind == "f"]
     for key in floats:
         env = wrappers.NormalizeAction(env, key)
-    env = wrappers.CheckSpaces(wrappers.UnifyDtypes(env))
+    env = wrappers.CheckSpaces(wrappers.UnifyDtypes(env), index)
     for key in floats:
         env = wrappers.ClipAction(env, key)
     return env
@@ -158,6 +202,15 @@ def make_logger(config: elements.Config) -> Any:
             print(f"{e} The run goes on without this output.", flush=True)
     repeat = config.env.get(config.task.split("_")[0], {}).get("repeat", 1)
     return Logger(elements.Counter(), chosen, repeat)
+
+
+def _suite_options(config: elements.Config) -> dict[str, Any]:
+    return dict(config.env.get(config.task.split("_")[0], {}))
+
+
+def _seed(config: elements.Config, restarts: int) -> int:
+    # Seeds have 32 bits, so that those of restarts are no other run's.
+    return config.seed + (restarts << 32)
 
 
 def _make_selector(config: elements.Config, capacity: int) -> Any:

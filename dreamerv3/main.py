@@ -51,7 +51,7 @@ def launch(config: elements.Config) -> None:
     train(
         partial(factory.make_agent, config),
         partial(factory.make_replay, config, "replay"),
-        partial(factory.make_env, config),
+        partial(factory.make_envs, config),
         partial(factory.make_stream, config),
         partial(factory.make_logger, config),
         run_args(config),

@@ -39,10 +39,8 @@ _RANGES = {
     r"run\.(envs|report_batches)|agent\.(imag_length|horizon)": (1, None),
     r"agent\..*\.(deter|hidden|stoch|classes|blocks|depth|mults|units|kernel|bins)": (1, None),
     r"seed|replay_context|replay\.fracs\..*|agent\.imag_last": (0, None),
-    r"run\.(steps|envs_per_worker|env_restarts)|agent\..*\.(.*layers|bspace|lr|agc|wd|warmup|anneal)": (
-        0,
-        None,
-    ),
+    r"run\.(steps|envs_per_worker|env_restarts)": (0, None),
+    r"agent\..*\.(.*layers|bspace|lr|agc|wd|warmup|anneal)": (0, None),
     r"run\.env_timeout": (0.1, None),
     r"agent\..*\.(unimix|lam|rate|beta[12])": (0, 1),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from multiprocessing import shared_memory
 
 import numpy as np
@@ -12,18 +13,17 @@ from .errors import EnvError, SpaceError
 from .spaces import describe, same_space
 
 
-def common_spaces(spaces: Sequence[tuple[Spaces, Spaces]]) -> tuple[Spaces, Spaces]:
+def common_spaces(spaces: Mapping[int, tuple[Spaces, Spaces]]) -> tuple[Spaces, Spaces]:
     """The spaces that all environments of a driver share.
 
     Args:
-      spaces: `(obs_space, act_space)` of every environment.
+      spaces: `(obs_space, act_space)` of environments by their number; at least one.
 
     Raises:
       EnvError: if two environments differ, or if the contract of `Env` is broken.
     """
-    if not spaces:
-        raise EnvError("A driver needs at least one environment, but none was given.")
-    (obs_space, act_space), *others = spaces
+    first = min(spaces)
+    obs_space, act_space = spaces[first]
     missing = [k for k in ("reward", "is_first", "is_last", "is_terminal") if k not in obs_space]
     missing += [k for k in ("reset",) if k not in act_space]
     if missing:
@@ -33,20 +33,20 @@ def common_spaces(spaces: Sequence[tuple[Spaces, Spaces]]) -> tuple[Spaces, Spac
     for key, space in {**obs_space, **act_space}.items():
         if not space.dtype.itemsize:
             raise EnvError(f"The space {key!r} has the dtype {space.dtype}: texts have no size.")
-    for index, pair in enumerate(others, start=1):
-        for first, other in zip((obs_space, act_space), pair, strict=True):
-            _compare(first, other, index)
+    for index, pair in spaces.items():
+        for mine, other in zip((obs_space, act_space), pair, strict=True):
+            _compare(mine, other, first, index)
     return obs_space, act_space
 
 
-def _compare(first: Spaces, other: Spaces, index: int) -> None:
-    for key in sorted(first.keys() | other.keys()):
-        if key in first and key in other and same_space(first[key], other[key]):
+def _compare(one: Spaces, two: Spaces, first: int, second: int) -> None:
+    for key in sorted(one.keys() | two.keys()):
+        if key in one and key in two and same_space(one[key], two[key]):
             continue
-        texts = [describe(s[key]) if key in s else "absent" for s in (first, other)]
+        texts = [describe(s[key]) if key in s else "absent" for s in (one, two)]
         raise EnvError(
             f"All environments of a driver must have the same spaces, but {key!r} is {texts[0]} "
-            f"in environment 0 and {texts[1]} in environment {index}."
+            f"in environment {first} and {texts[1]} in environment {second}."
         )
 
 
@@ -55,39 +55,50 @@ def allocate(spaces: Spaces, envs: int) -> Data:
     return {k: np.zeros((envs, *v.shape), v.dtype) for k, v in spaces.items()}
 
 
-def take(batch: Data, index: int) -> Data:
-    """A copy of one environment's row of every array."""
-    return {k: v[index].copy() for k, v in batch.items()}
+def split(total: int, parts: int) -> list[slice]:
+    """Divides numbers 0..total-1 into consecutive parts whose sizes differ by 1 at most."""
+    return ranges([total // parts + (i < total % parts) for i in range(parts)])
 
 
-def put(batch: Data, index: int, values: Data, step: int) -> None:
-    """Writes one environment's values into its row of every array.
+def ranges(lengths: Iterable[int]) -> list[slice]:
+    """Consecutive slices of these lengths, the first from 0."""
+    ends = list(itertools.accumulate(lengths, initial=0))
+    return [slice(*pair) for pair in itertools.pairwise(ends)]
+
+
+def take(batch: Data, rows: int | slice) -> Data:
+    """A copy of the rows of some environments, or the row of one, of every array."""
+    return {k: v[rows].copy() for k, v in batch.items()}
+
+
+def put(batch: Data, rows: int | slice, values: Data) -> None:
+    """Writes the values of some environments, or of one, into their rows of every array.
 
     Values of the same kind but another precision are cast to the dtype of the array.
 
     Args:
       batch: one array [E, ...] per key, changed in place.
-      index: the environment.
+      rows: the environment of values [...], or those of values [len(rows), ...].
       values: one value per key.
-      step: how many steps came before, for the error.
 
     Raises:
       SpaceError: if keys, shapes or kinds of numbers differ.
     """
     if values.keys() != batch.keys():
         raise SpaceError(
-            f"Environment {index} gave at step {step} the keys {_names(values)} where its space "
-            f"has {_names(batch)}."
+            f"The observation has the keys {_names(values)}, expected {_names(batch)}."
         )
     for key, array in batch.items():
         value = np.asarray(values[key])
-        if value.shape == array.shape[1:] and np.can_cast(value.dtype, array.dtype, "same_kind"):
-            array[index] = value
-            continue
-        raise SpaceError(
-            f"Environment {index} gave at step {step} for {key!r} {value.dtype.name} "
-            f"{value.shape} where its space is {array.dtype.name} {array.shape[1:]}."
-        )
+        dtype, shape = array.dtype, array[rows].shape
+        if value.shape != shape or not (
+            value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")
+        ):
+            raise SpaceError(
+                f"The observation {key!r} is {value.dtype.name} {value.shape}, "
+                f"expected {dtype.name} {shape}."
+            )
+        array[rows] = value
 
 
 def _names(keys: Iterable[str]) -> str:

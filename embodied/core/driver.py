@@ -9,8 +9,9 @@ import numpy as np
 
 from .base import Data
 from .batch import allocate
-from .errors import SpaceError
-from .worker import MakeEnv, ParallelEnvs, SerialEnvs
+from .errors import EnvError, SpaceError
+from .parallel import ParallelEnvs
+from .serial import MakeEnv, SerialEnvs
 
 Policy = Callable[..., tuple[Any, Data, Data]]
 
@@ -21,13 +22,17 @@ class Driver:
     A transition is a dict: the observation of one environment, the action that the policy chose
     on it, `reset`, and the policy's outputs. An episode of ten actions makes eleven transitions,
     since its first observation follows no action. The last one needs no action: there the action
-    is zeroed and `reset` is true. The arrays are new at every step and belong to the callee.
+    is zeroed and `reset` is true. The arrays are new at every step, and every environment's
+    dict is the same for all callbacks.
 
     Args:
-      make_env_fns: one constructor per environment.
-      parallel: whether every environment has a process of its own.
-      timeout: seconds that a constructor or a step may take in a process.
+      make_env_fns: constructors of environments, single (`Env`) or batched (`BatchedEnv`).
+      parallel: whether the environments live in processes of their own; see `ParallelEnvs`.
+      timeout: seconds that a process may take to build its environments, and to step them.
       start_method: how the processes start, "spawn" or "fork".
+      workers: number of processes that share the constructors; None for one each.
+      restarts: how many failed processes are started anew within an hour. The episodes that
+        were under way there are abandoned: `is_first` follows without `is_last`.
       **policy_kwargs: handed to every call of the policy, e.g. `mode="eval"`.
 
     Attributes:
@@ -37,8 +42,9 @@ class Driver:
 
     Raises:
       EnvError: if the environments' spaces differ.
-      WorkerError: if an environment fails in its process; the driver is closed then.
-      SpaceError: if an observation or an action has a wrong key, shape or dtype.
+      WorkerError: if a process fails and no restart is left; the driver is closed then.
+      SpaceError: if an observation or an action has a wrong key, shape or dtype, or if an
+        observation is not finite.
     """
 
     def __init__(
@@ -47,19 +53,29 @@ class Driver:
         parallel: bool = True,
         timeout: float = 300.0,
         start_method: str = "spawn",
+        workers: int | None = None,
+        restarts: int = 0,
         **policy_kwargs: Any,
     ):
-        self.length = len(make_env_fns)
+        if not make_env_fns:
+            raise EnvError("A driver needs at least one environment, but none was given.")
         self._kwargs = policy_kwargs
         self._envs = (
-            ParallelEnvs(make_env_fns, timeout, start_method)
+            ParallelEnvs(make_env_fns, workers, timeout, start_method, restarts)
             if parallel
             else SerialEnvs(make_env_fns)
         )
+        self._steps = 0
+        self.length = self._envs.length
         self.obs_space = self._envs.obs_space
         self.act_space = self._envs.act_space
         self._callbacks: list[Callable[[Data, int], Any]] = []
         self.reset()
+
+    @property
+    def restarts(self) -> int:
+        """How many processes were started anew so far."""
+        return self._envs.restarts if isinstance(self._envs, ParallelEnvs) else 0
 
     def reset(self, init_policy: Callable[[int], Any] | None = None) -> None:
         """Starts new episodes at the next step, whatever state the environments are in.
@@ -98,6 +114,7 @@ class Driver:
     def _step(self, policy: Policy) -> int:
         obs = self._envs.step(self._acts)
         visible = {k: v for k, v in obs.items() if not k.startswith("log/")}
+        self._check_finite(visible)
         self._carry, acts, outs = policy(self._carry, visible, **self._kwargs)
         last = obs["is_last"]
         self._acts = self._check_acts(acts)
@@ -106,10 +123,21 @@ class Driver:
         self._acts["reset"] = last.copy()
         self._check_outs(outs)
         batch = {**obs, **self._acts, **outs}
-        for index in range(self.length):
+        for index, values in enumerate(zip(*batch.values(), strict=True)):
+            tran = dict(zip(batch, values, strict=True))
             for callback in self._callbacks:
-                callback({k: v[index] for k, v in batch.items()}, index)
+                callback(tran, index)
+        self._steps += 1
         return int(last.sum())
+
+    def _check_finite(self, obs: Data) -> None:
+        for key, value in obs.items():
+            if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
+                index = int(np.argwhere(~finite)[0, 0])
+                raise SpaceError(
+                    f"The observation {key!r} of environment {index} has at step {self._steps} "
+                    f"the value {value[~finite][0]}, expected finite numbers."
+                )
 
     def _check_acts(self, acts: Data) -> Data:
         """A copy of the policy's actions in the dtypes of their spaces."""

@@ -1,34 +1,38 @@
-"""Where a driver's environments live: in this process, or each in a process of its own.
+"""A process that hosts environments: the parent's end of it, and what runs inside.
 
-`SerialEnvs` and `ParallelEnvs` step E environments at once: actions [E, ...] go in, observations
-[E, ...] come out. Worker processes write into memory that they share with the parent; small
-messages over a pipe say when.
+The two share memory for observations and actions; small messages over a pipe say when. The
+process knows nothing of JAX and does not import the program's main module.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
+import pickle
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import connection, resource_tracker
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
-from .base import Data, Env
-from .batch import SharedArrays, allocate, common_spaces, put, take
-from .errors import EmbodiedError, EnvError, WorkerError
+from .batch import SharedArrays
+from .errors import EmbodiedError, EnvError
+from .serial import MakeEnv, SerialEnvs
 
-MakeEnv = Callable[[], Env]
+STEP = b"step"
+CLOSE = None
 
-_CLOSE_SECONDS = 3.0  # for `Env.close` of all workers together; who needs longer is killed
+_DONE = b""
+_POLL_SECONDS = 3600.0  # what one call of the system waits at most; it takes no infinity
+_END_SECONDS = 3.0  # for a process that was told to end
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -37,192 +41,143 @@ _THREAD_VARIABLES = (
 )
 
 
-class SerialEnvs:
-    """Steps environments one after the other in this process.
+class Worker:
+    """The parent's end of one worker process.
 
     Args:
-      make_env_fns: one constructor per environment.
+      index: number of the worker.
+      make_env_fns: constructors of its environments; anything that cloudpickle can send.
+      first: number of the first of these constructors in the driver.
+      start_method: "spawn" or "fork".
+
+    Attributes:
+      phase: what its next answer ends: "start", "build" or "step". The answer to "build" is
+        `(obs_space, act_space, lengths)`; the others say nothing more.
+      seconds: how long that may take.
     """
 
-    def __init__(self, make_env_fns: Sequence[MakeEnv]):
-        self._envs: list[Env] = []
-        self._steps = 0
-        try:
-            for make_env in make_env_fns:
-                self._envs.append(make_env())
-            self.obs_space, self.act_space = common_spaces(
-                [(env.obs_space, env.act_space) for env in self._envs]
-            )
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, index: int, make_env_fns: Sequence[MakeEnv], first: int, start_method: str):
+        self.index = index
+        self.first = first
+        self.phase = "start"
+        self.seconds = 0.0
+        self._deadline = 0.0
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._at = self._context.RawValue("i", first)
+        self._payload = _packed(make_env_fns, first)
+        self.start(0)
 
-    def step(self, acts: Data) -> Data:
-        """Steps every environment once.
-
-        Args:
-          acts: one array [E, ...] per key of `act_space`.
-
-        Returns:
-          One new array [E, ...] per key of `obs_space`, in the dtype of its space.
-        """
-        obs = allocate(self.obs_space, len(self._envs))
-        for index, env in enumerate(self._envs):
-            put(obs, index, env.step(take(acts, index)), self._steps)
-        self._steps += 1
-        return obs
-
-    def close(self) -> None:
-        """Closes every environment."""
-        for env in self._envs:
-            env.close()
-        self._envs = []
-
-
-class ParallelEnvs:
-    """Steps every environment in a process of its own, all at the same time.
-
-    The processes know nothing of JAX and do not import the program's main module. They leave
-    Ctrl-C to this process and end when it ends.
-
-    Args:
-      make_env_fns: one constructor per environment; anything that cloudpickle can send.
-      timeout: seconds that a constructor or a step may take.
-      start_method: "spawn", or "fork" for a faster start where no other thread is running.
-
-    Raises:
-      WorkerError: here and in `step`, if an environment raises, dies or takes too long.
-      EnvError: if the environments' spaces differ.
-    """
-
-    def __init__(
-        self,
-        make_env_fns: Sequence[MakeEnv],
-        timeout: float = 300.0,
-        start_method: str = "spawn",
-    ):
-        if start_method not in ("spawn", "fork"):
-            raise EnvError(
-                f"Workers cannot start by {start_method!r}: choose the start method 'spawn' or "
-                "'fork'."
-            )
-        self._timeout = timeout
-        self._steps = 0
-        self._workers: list[_Worker] = []
-        self._shared: list[SharedArrays] = []
-        self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._shared)
-        try:
-            for index, make_env in enumerate(make_env_fns):
-                self._workers.append(_Worker(make_env, index, start_method))
-            spaces = self._receive("the constructor")
-            self.obs_space, self.act_space = common_spaces(spaces)
-            envs = len(self._workers)
-            self._shared.append(SharedArrays({**self.obs_space, **self.act_space}, envs))
-            self._send((self._shared[0].name, envs))
-            self._receive("the constructor")
-        except BaseException:
-            self.close()
-            raise
-
-    def step(self, acts: Data) -> Data:
-        """Steps every environment once; see `SerialEnvs.step`."""
-        if not self._workers:
-            raise WorkerError("The environments are closed: make a new driver to step again.")
-        arrays = self._shared[0].arrays
-        for key in self.act_space:
-            arrays[key][...] = acts[key]
-        self._send("step")
-        self._receive(f"step {self._steps}")
-        self._steps += 1
-        return {k: arrays[k].copy() for k in self.obs_space}
-
-    def close(self) -> None:
-        """Closes every environment and ends the processes."""
-        self._finalizer()
-
-    def _send(self, message: Any) -> None:
-        for worker in self._workers:
-            # A worker that is gone shows when its answer is waited for.
-            with contextlib.suppress(OSError):
-                worker.conn.send(message)
-
-    def _receive(self, stage: str) -> list[Any]:
-        """Waits for one answer per worker and returns them in the order of the workers."""
-        answers: dict[int, Any] = {}
-        waiting: dict[Any, _Worker] = {worker.conn: worker for worker in self._workers}
-        deadline = time.monotonic() + self._timeout
-        while waiting:
-            ready = connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self._fail(
-                    list(waiting.values()), f"hangs: no answer for {self._timeout:g} s", stage
-                )
-            for conn in ready:
-                worker = waiting.pop(conn)
-                cause, answers[worker.index] = worker.receive()
-                if cause:
-                    self._fail([worker], cause, stage, answers[worker.index])
-        return [answers[worker.index] for worker in self._workers]
-
-    def _fail(self, workers: list[_Worker], cause: str, stage: str, details: str = "") -> NoReturn:
-        names = ", ".join(str(worker.index) for worker in workers)
-        for worker in workers:
-            worker.process.kill()
-        self.close()
-        message = f"Environment worker {names} failed in {stage}: {cause}."
-        raise WorkerError(f"{message}\n{details}".rstrip())
-
-
-class _Worker:
-    """The parent's end of one worker process."""
-
-    def __init__(self, make_env: MakeEnv, index: int, start_method: str):
-        context: Any = multiprocessing.get_context(start_method)
+    def start(self, restarts: int) -> None:
+        """Starts the process, which builds the environments, for the n-th time but one."""
         # Forked children would otherwise start trackers that free the shared memory too early.
         resource_tracker.ensure_running()
-        self.index = index
-        self.conn, child = context.Pipe()
-        self.process = context.Process(
+        self.phase = "start"
+        self._at.value = self.first
+        # Two pipes, since they are faster than one that goes both ways.
+        commands, self._commands = self._context.Pipe(duplex=False)
+        self._answers, answers = self._context.Pipe(duplex=False)
+        self.process = self._context.Process(
             target=_serve,
-            args=(child, _packed(make_env, index), index),
-            name=f"env-{index}",
+            args=(commands, answers, self._payload, self.first, restarts, self._at),
+            name=f"env-{self.index}",
             daemon=True,
         )
         with _lean_start():
             self.process.start()
-        child.close()
+        commands.close()
+        answers.close()
+        self._exit = _exit_file(self.process.pid, self.process.sentinel)
+
+    @property
+    def at(self) -> int:
+        """Number of the constructor whose environment is at work."""
+        return self._at.value
+
+    @property
+    def files(self) -> tuple[int, int]:
+        """Of these, one becomes readable when there is an answer or the process has ended."""
+        return self._answers.fileno(), self._exit.fileno()
+
+    def expect(self, phase: str, seconds: float) -> None:
+        """Notes what comes next and how many seconds it may take."""
+        self.phase = phase
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until the answer is late."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def send(self, message: Any) -> None:
+        """Sends a message; that the process is gone shows when its answer is waited for.
+
+        Args:
+          message: STEP; CLOSE; or, once, the arguments of `SharedArrays.attach` and the rows.
+        """
+        with contextlib.suppress(OSError):
+            if message == STEP:
+                self._commands.send_bytes(STEP)
+            else:
+                self._commands.send(message)
 
     def receive(self) -> tuple[str, Any]:
-        """Takes the answer that is there; see `_serve`."""
+        """Takes the answer of a worker that is ready.
+
+        Returns:
+          An empty string and the content; after a failure the cause and the traceback.
+        """
         try:
-            return self.conn.recv()
+            # Children of its own may hold the pipe of a process that has ended.
+            if self.process.is_alive() or self._answers.poll():
+                answer = self._answers.recv_bytes()
+                return pickle.loads(answer) if answer else ("", None)
         except (EOFError, OSError):
-            self.process.join(_CLOSE_SECONDS)
-            return _exit_cause(self.process.exitcode), ""
+            pass
+        self.process.join(_END_SECONDS)
+        return _exit_cause(self.process.exitcode), ""
+
+    def end(self, seconds: float = 0.0) -> bool:
+        """Waits for the process to end and kills it after a time; whether it ended by itself."""
+        self.process.join(seconds)
+        ended = not self.process.is_alive()
+        self.process.kill()
+        self.process.join(_END_SECONDS)
+        for file in (self._commands, self._answers, self._exit):
+            file.close()
+        return ended
 
 
-def _packed(make_env: MakeEnv, index: int) -> bytes:
+def ready(workers: Iterable[Worker]) -> list[Worker]:
+    """Waits until some workers have answered or ended; none if it takes long."""
+    workers = list(workers)
+    poller = select.poll()
+    for worker in workers:
+        for file in worker.files:
+            poller.register(file, select.POLLIN)
+    seconds = min(_POLL_SECONDS, *(worker.left() for worker in workers))
+    files = {file for file, _ in poller.poll(1000 * seconds)}
+    return [worker for worker in workers if not files.isdisjoint(worker.files)]
+
+
+def _packed(make_env_fns: Sequence[MakeEnv], first: int) -> bytes:
+    for index, make_env in enumerate(make_env_fns, first):
+        try:
+            cloudpickle.dumps(make_env)
+        except Exception as error:
+            raise EnvError(
+                f"The constructor of environment {index} cannot be sent to a worker process: "
+                f"{error}."
+            ) from error
+    return cloudpickle.dumps(list(make_env_fns))
+
+
+def _exit_file(pid: int, sentinel: int) -> io.FileIO:
+    """A file that becomes readable when a process has ended."""
     try:
-        return cloudpickle.dumps(make_env)
-    except Exception as error:
-        raise EnvError(
-            f"The constructor of environment {index} cannot be sent to a worker process: {error}."
-        ) from error
-
-
-def _shut_down(workers: list[_Worker], shared: list[SharedArrays]) -> None:
-    for worker in workers:
-        with contextlib.suppress(OSError):  # it is gone already
-            worker.conn.send("close")
-    deadline = time.monotonic() + _CLOSE_SECONDS
-    for worker in workers:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        worker.process.kill()
-        worker.process.join()
-        worker.conn.close()
-    workers.clear()
-    for arrays in shared:
-        arrays.close()
+        return io.FileIO(os.pidfd_open(pid))
+    except (AttributeError, OSError):
+        # Not on this system. The sentinel waits for children of the process, too.
+        return io.FileIO(os.dup(sentinel))
 
 
 _start_lock = threading.Lock()
@@ -233,7 +188,8 @@ def _lean_start() -> Iterator[None]:
     """Children started inside use one BLAS thread and do not import our main module.
 
     The main module may be heavy, or start a training when it is imported. Whatever an
-    environment's constructor needs of it, cloudpickle sends along.
+    environment's constructor needs of it, cloudpickle sends along. Ctrl-C waits, since children
+    that are not yet ready to ignore it would print what it interrupts.
     """
     with _start_lock:
         main = vars(sys.modules["__main__"])
@@ -241,9 +197,11 @@ def _lean_start() -> Iterator[None]:
         main["__spec__"] = None
         added = [k for k in _THREAD_VARIABLES if k not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             main.update(hidden)
             for key in added:
                 del os.environ[key]
@@ -258,51 +216,63 @@ def _exit_cause(code: int | None) -> str:
 # Below: what runs in the worker process.
 
 
-def _serve(conn: connection.Connection, payload: bytes, index: int) -> None:
-    """Builds the environment and steps it whenever the parent says so.
-
-    Every answer is a pair. Usually that is an empty string and the content; after a failure it
-    is the cause and the traceback, both texts, since not every exception can be sent.
-    """
+def _serve(
+    commands: connection.Connection,
+    answers: connection.Connection,
+    payload: bytes,
+    first: int,
+    restarts: int,
+    at: Any,
+) -> None:
+    """Builds the environments and steps them whenever the parent says so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Environments may start processes of their own, which daemons may not.
+    vars(multiprocessing.current_process())["_config"]["daemon"] = False
     with contextlib.ExitStack() as cleanup:
         try:
-            env = cloudpickle.loads(payload)()
-            cleanup.callback(env.close)
-            obs_space, act_space = dict(env.obs_space), dict(env.act_space)
-            conn.send(("", (obs_space, act_space)))
-            message = conn.recv()
-            if message == "close":
+            make_env_fns = cloudpickle.loads(payload)
+            answers.send_bytes(_DONE)
+            envs = SerialEnvs(make_env_fns, first, restarts, at)
+            cleanup.callback(envs.close)
+            # Plain dicts, of whatever type an environment has them.
+            answers.send(("", (dict(envs.obs_space), dict(envs.act_space), envs.lengths)))
+            message = commands.recv()
+            if message is CLOSE:
                 return
-            name, envs = message
-            shared = SharedArrays({**obs_space, **act_space}, envs, name)
+            memory, length, rows = message
+            shared = SharedArrays({**envs.obs_space, **envs.act_space}, length, memory)
             cleanup.callback(shared.close)
-            conn.send(("", None))
-            _step_on_demand(conn, env, shared, index)
+            _step_on_demand(commands, answers, envs, shared, rows)
         except BaseException as error:
-            with contextlib.suppress(OSError):  # the parent is gone
-                conn.send(_failure(error))
+            # Texts, since not every exception can be sent; the parent may be gone.
+            with contextlib.suppress(OSError):
+                answers.send(_failure(error))
 
 
 def _step_on_demand(
-    conn: connection.Connection, env: Env, shared: SharedArrays, index: int
+    commands: connection.Connection,
+    answers: connection.Connection,
+    envs: SerialEnvs,
+    shared: SharedArrays,
+    rows: slice,
 ) -> None:
-    obs = {k: shared.arrays[k] for k in env.obs_space}
-    acts = {k: shared.arrays[k] for k in env.act_space}
-    step = 0
-    while conn.recv() == "step":
-        put(obs, index, env.step(take(acts, index)), step)
-        conn.send(("", None))
-        step += 1
+    obs = {k: shared.arrays[k][rows] for k in envs.obs_space}
+    acts = {k: shared.arrays[k][rows] for k in envs.act_space}
+    while commands.recv_bytes() == STEP:
+        envs.step_into(acts, obs)
+        answers.send_bytes(_DONE)
 
 
 def _end_with_parent() -> None:
     """Ends this process when its parent has died, even if a step hangs."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    assert parent.pid is not None
+    file = _exit_file(parent.pid, parent.sentinel)
+    connection.wait([file.fileno()])
     os._exit(1)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -17,10 +17,35 @@ import elements
 from ..core.base import Agent, BaseReplay, Data, Stream
 from ..core.checkpoint import Checkpoint, load_part
 from ..core.clock import GlobalClock, Ratio
+from ..core.driver import Driver
 from ..core.episodes import Episodes
 from ..core.logger import Aggregate, Logger
+from ..core.parallel import worker_count
+from ..core.serial import MakeEnv
 
 section = elements.timer.section
+
+
+def make_driver(make_env_fns: Sequence[MakeEnv], args: Any, **policy_kwargs: Any) -> Driver:
+    """Makes the driver of a run.
+
+    Args:
+      make_env_fns: constructors of all environments.
+      args: `envs`, `envs_per_worker`, `env_timeout`, `env_restarts`, `start_method`; `debug`
+        keeps the environments in this process.
+      **policy_kwargs: handed to every call of the policy.
+    """
+    # A process of its own makes a single environment slower, but lets it be started anew.
+    parallel = not args.debug and (args.envs > 1 or args.env_restarts > 0)
+    return Driver(
+        make_env_fns,
+        parallel,
+        args.env_timeout,
+        args.start_method,
+        worker_count(args.envs, args.envs_per_worker),
+        args.env_restarts,
+        **policy_kwargs,
+    )
 
 
 class Learn:
@@ -129,13 +154,21 @@ class Log:
       learn: gives the metrics of the updates, under `train/`.
       episodes: gives the statistics of finished episodes, under `epstats/`.
       replay: gives its figures, under `replay/`.
+      driver: tells how many of its processes were started anew, as `env_restarts`.
       args: `log_every` in seconds, `steps`, `usage`.
     """
 
     def __init__(
-        self, logger: Logger, learn: Learn, episodes: Episodes, replay: BaseReplay, args: Any
+        self,
+        logger: Logger,
+        learn: Learn,
+        episodes: Episodes,
+        replay: BaseReplay,
+        driver: Driver,
+        args: Any,
     ):
         self._logger, self._learn, self._episodes, self._replay = logger, learn, episodes, replay
+        self._driver = driver
         self._steps = args.steps
         self._due = GlobalClock(args.log_every)
         nvsmi = args.usage.nvsmi and shutil.which("nvidia-smi") is not None
@@ -158,6 +191,7 @@ class Log:
             self._logger.add(self._learn.metrics.result(), prefix="train")
             self._logger.add(self._episodes.stats(), prefix="epstats")
             self._logger.add(self._replay.stats(), prefix="replay")
+            self._logger.add({"env_restarts": self._driver.restarts})
             self._logger.add(usage, prefix="usage")
             self._logger.add(rates, prefix="fps")
             self._logger.add(timer_stats(), prefix="timer")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import elements
 
-from ..core.base import Agent, BaseReplay, Env, Stream
-from ..core.driver import Driver
+from ..core.base import Agent, BaseReplay, Stream
 from ..core.episodes import Episodes
 from ..core.logger import Logger
+from ..core.serial import MakeEnv
 from . import parts
 
 
 def train(
     make_agent: Callable[[], Agent],
     make_replay: Callable[[], BaseReplay],
-    make_env: Callable[[int], Env],
+    make_envs: Callable[[], Sequence[MakeEnv]],
     make_stream: Callable[[BaseReplay, str], Stream],
     make_logger: Callable[[], Logger],
     args: Any,
@@ -34,7 +34,8 @@ def train(
     Args:
       make_agent: makes the agent.
       make_replay: makes the replay buffer.
-      make_env: makes the environment of an index; sent to worker processes.
+      make_envs: makes the constructors of `args.envs` environments, which are sent to worker
+        processes.
       make_stream: makes a stream of host batches from the replay, for "train" or "report".
       make_logger: makes the logger, whose step counter is the run's.
       args: the options under `run` in the config, and the sizes of batches.
@@ -56,15 +57,14 @@ def train(
             args,
         )
         save.restore()
-        log = parts.Log(logger, learn, episodes, replay, args)
 
-        make_envs = [partial(make_env, index) for index in range(args.envs)]
-        parallel = not args.debug and args.envs > 1
-        driver = stack.enter_context(contextlib.closing(Driver(make_envs, parallel, mode="train")))
+        driver = parts.make_driver(make_envs(), args, mode="train")
+        stack.enter_context(contextlib.closing(driver))
         driver.on_step(lambda tran, worker: step.increment())
         driver.on_step(replay.add)
         driver.on_step(episodes.on_step)
         driver.reset(agent.init_policy)
+        log = parts.Log(logger, learn, episodes, replay, driver, args)
 
         while step < args.steps and not episodes.reached(args.stop_score):
             with elements.timer.section("act"):

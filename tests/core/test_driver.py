@@ -4,7 +4,7 @@ import elements
 import numpy as np
 import pytest
 
-from embodied.core.base import agent_spaces
+from embodied.core.base import BatchedEnv, agent_spaces
 from embodied.core.driver import Driver
 from embodied.core.errors import EnvError, SpaceError
 from embodied.core.random import RandomAgent
@@ -215,18 +215,120 @@ class Faulty(Wrapper):
     [
         (
             lambda o: {**o, "image": o["image"][1:]},
-            r"'image' uint8 \(7, 8, 3\).*uint8 \(8, 8, 3\)",
+            r"'image' is uint8 \(7, 8, 3\), expected uint8 \(8, 8, 3\)",
         ),
-        (lambda o: {**o, "token": np.float32(1)}, r"'token' float32 \(\) .* int32 \(\)"),
-        (lambda o: {**o, "is_last": 0}, r"'is_last' int64 \(\) .* bool \(\)"),
+        (lambda o: {**o, "token": np.float32(1)}, r"'token' is float32 \(\), expected int32 \(\)"),
+        (lambda o: {**o, "is_last": 0}, r"'is_last' is int64 \(\), expected bool \(\)"),
         (lambda o: {**o, "more": 0}, "the keys .*'more'"),
         (lambda o: {k: v for k, v in o.items() if k != "token"}, "the keys "),
     ],
 )
 def test_observations_that_do_not_fit_are_named(change, message):
     envs = [dummy, lambda: Faulty(dummy(), change)]
-    with pytest.raises(SpaceError, match="Environment 1 gave at step 2 .*" + message):
+    with pytest.raises(SpaceError, match="Environment 1 failed in step 2: .*" + message):
         drive(envs, steps=8)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_observations_that_are_not_finite_are_named(value):
+    change = lambda obs: {**obs, "vector": np.float32([0, 0, value, 0, 0, 0, 0])}  # noqa: E731
+    envs = [dummy, lambda: Faulty(dummy(), change)]
+    message = f"'vector' of environment 1 has at step 2 the value {value}, expected finite"
+    with pytest.raises(SpaceError, match=message):
+        drive(envs, steps=8)
+
+
+def test_failures_name_the_environment_and_keep_their_type():
+    def fail(obs):
+        raise ZeroDivisionError("too thin")
+
+    with pytest.raises(ZeroDivisionError, match="too thin") as info:
+        drive([dummy, lambda: Faulty(dummy(), fail)], steps=8)
+    assert info.value.__notes__ == ["Environment 1 failed in step 2."]
+
+
+def test_a_failure_to_close_is_logged_and_holds_up_no_other(caplog):
+    closed = []
+
+    class Closing(Wrapper):
+        def close(self):
+            closed.append(True)
+            raise OSError("the door is stuck")
+
+    driver = Driver([lambda: Closing(dummy())] * 2, parallel=False)
+    driver.close()
+    assert closed == [True, True]
+    assert [x.getMessage() for x in caplog.records] == [
+        "Closing environment 0 failed.",
+        "Closing environment 1 failed.",
+    ]
+    assert "the door is stuck" in caplog.text
+    with pytest.raises(EnvError, match="are closed"):
+        driver(lambda carry, obs: (carry, ones, {}), steps=1)
+
+
+class Batch(BatchedEnv):
+    """Steps dummies together."""
+
+    def __init__(self, envs):
+        self.envs = envs
+        self.length = len(envs)
+
+    @property
+    def obs_space(self):
+        return self.envs[0].obs_space
+
+    @property
+    def act_space(self):
+        return self.envs[0].act_space
+
+    def step(self, action):
+        obs = [env.step({k: v[i] for k, v in action.items()}) for i, env in enumerate(self.envs)]
+        return {k: np.stack([x[k] for x in obs]) for k in obs[0]}
+
+    def close(self):
+        for env in self.envs:
+            env.close()
+
+
+def batch(seeds, **kwargs):
+    return Batch([dummy(task="cont", seed=seed, **kwargs) for seed in seeds])
+
+
+@pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("parallel", [False, True])
+def test_batches_and_single_environments_mix(parallel):
+    def run(envs, **kwargs):
+        driver = Driver(envs, **kwargs)
+        assert driver.length == 4
+        agent = RandomAgent(*agent_spaces((driver.obs_space, driver.act_space)))
+        driver.reset(agent.init_policy)
+        trans = []
+        driver.on_step(lambda tran, worker: trans.append((worker, tran)))
+        driver(agent.policy, steps=60)
+        driver.close()
+        return trans
+
+    single = partial(dummy, task="cont")
+    one = run([partial(single, seed=i) for i in range(4)], parallel=False)
+    mixed = [partial(single, seed=0), partial(batch, [1, 2]), partial(batch, [3])]
+    two = run(mixed, parallel=parallel, start_method="fork", workers=2)
+    assert len(one) == len(two) == 60
+    for (worker1, tran1), (worker2, tran2) in zip(one, two, strict=True):
+        assert worker1 == worker2
+        assert all(np.array_equal(value, tran2[key]) for key, value in tran1.items())
+
+
+def test_failures_name_the_environments_of_a_batch():
+    class Shorter(Batch):
+        def step(self, action):
+            return {k: v[1:] for k, v in super().step(action).items()}
+
+    envs = [dummy, lambda: Shorter([dummy(), dummy()])]
+    message = r"Environments 1 to 2 failed in step 0: .*'image' is uint8 \(1, 8, 8, 3\), expected "
+    with pytest.raises(SpaceError, match=message + r"uint8 \(2, 8, 8, 3\)"):
+        drive(envs, lambda carry, obs: (carry, {}, {}), steps=3)
 
 
 def test_observations_of_other_precision_are_cast():

@@ -78,6 +78,7 @@ class Run:
             "replay_context": CONTEXT, "consec_train": 1, "consec_report": 1,
             "log_every": -1.0, "report_every": 0.0, "save_every": 0.0, "report_batches": 1,
             "stop_score": float("inf"),
+            "envs_per_worker": 1, "env_timeout": 300.0, "env_restarts": 0, "start_method": "spawn",
             "episode_timeout": 180.0, "from_checkpoint": "", "from_checkpoint_regex": ".*",
             "usage.psutil": True, "usage.nvsmi": True, "debug": True,
         }).update(changes)  # fmt: skip
@@ -88,10 +89,13 @@ class Run:
 
     def __call__(self):
         train(
-            self.make_agent, self.make_replay, self.make_env, self.make_stream, self.make_logger,
+            self.make_agent, self.make_replay, self.make_envs, self.make_stream, self.make_logger,
             self.args,
         )  # fmt: skip
         return self
+
+    def make_envs(self):
+        return [partial(self.make_env, index) for index in range(self.args.envs)]
 
     def make_agent(self):
         env = self.make_env(0)
