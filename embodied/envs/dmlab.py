@@ -19,7 +19,8 @@ from . import unknown
 from .adapter import flag_spaces, flags, require
 
 _INSTALL = (
-    "PATH_TO_WHEEL, with the wheel of deepmind_lab that its docs/users/build.md says how to build"
+    "deepmind_lab-1.0-py3-none-any.whl  # built as python/pip_package/README.md in "
+    "https://github.com/google-deepmind/lab says"
 )
 _LEVELS = """
 explore_goal_locations_large explore_goal_locations_small explore_object_locations_large
