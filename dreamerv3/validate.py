@@ -36,7 +36,7 @@ _CHOICES = {
 
 _RANGES = {
     r"batch_(size|length)|report_length|consec_.*|replay\.(size|chunksize)|logger\.fps": (1, None),
-    r"run\.(envs|report_batches)|agent\.(imag_length|horizon)": (1, None),
+    r"run\.(envs|report_batches|keep)|agent\.(imag_length|horizon)": (1, None),
     r"agent\..*\.(deter|hidden|stoch|classes|blocks|depth|mults|units|kernel|bins)": (1, None),
     r"seed|replay_context|replay\.fracs\..*|agent\.imag_last": (0, None),
     r"run\.(steps|envs_per_worker|env_restarts)": (0, None),

@@ -15,6 +15,7 @@ from ..core.episodes import Episodes
 from ..core.logger import Logger
 from ..core.serial import MakeEnv
 from . import parts
+from .interrupt import Interrupt
 
 
 def train(
@@ -27,7 +28,8 @@ def train(
 ) -> None:
     """Trains an agent until `args.steps` environment steps were taken, all environments together.
 
-    It ends before that if the last ten episodes reach a mean score of `args.stop_score`.
+    It ends before that if the last ten episodes reach a mean score of `args.stop_score`, or by
+    SIGTERM or SIGINT, of which a second one kills the process.
     A run whose `args.logdir` holds a checkpoint continues it. At the end, everything is logged
     and saved; on an error, everything is closed and what was saved before stays.
 
@@ -41,6 +43,7 @@ def train(
       args: the options under `run` in the config, and the sizes of batches.
     """
     with contextlib.ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
         logger = stack.enter_context(contextlib.closing(make_logger()))
         step = logger.step
         replay = make_replay()
@@ -55,6 +58,7 @@ def train(
             Path(args.logdir) / "ckpt",
             {"step": step, "agent": agent, "replay": replay, "stream": stream, "learn": learn},
             args,
+            lambda: episodes.recent_score,
         )
         save.restore()
 
@@ -66,7 +70,7 @@ def train(
         driver.reset(agent.init_policy)
         log = parts.Log(logger, learn, episodes, replay, driver, args)
 
-        while step < args.steps and not episodes.reached(args.stop_score):
+        while not (step >= args.steps or episodes.reached(args.stop_score) or interrupt.requested):
             with elements.timer.section("act"):
                 driver(agent.policy, steps=args.envs)
             learn()

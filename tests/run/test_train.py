@@ -77,6 +77,7 @@ class Run:
             "batch_size": BATCH, "batch_length": LENGTH, "report_length": LENGTH,
             "replay_context": CONTEXT, "consec_train": 1, "consec_report": 1,
             "log_every": -1.0, "report_every": 0.0, "save_every": 0.0, "report_batches": 1,
+            "save_steps": 0, "keep": 1, "keep_best": 0,
             "stop_score": float("inf"),
             "envs_per_worker": 1, "env_timeout": 300.0, "env_restarts": 0, "start_method": "spawn",
             "episode_timeout": 180.0, "from_checkpoint": "", "from_checkpoint_regex": ".*",
