@@ -69,16 +69,17 @@ def classes(space: elements.Space) -> Array:
 
 
 def to_array(value: Any, dtype: np.dtype) -> Array:
-    """An array of a value: Python's numbers, and lists of them, take the dtype if it can hold them.
+    """An array of a value; Python's numbers, and lists of them, take the dtype if it holds them.
 
     The values of numpy keep their dtype, since a wrong one is a mistake that shall be found.
     """
     array = np.asarray(value)
-    plain = not isinstance(value, np.ndarray | np.generic)
-    if plain and np.can_cast(array.dtype, dtype, "same_kind"):
+    holds = {"f": "fiub", "i": "iub", "u": "iub"}.get(dtype.kind, "")
+    if isinstance(value, np.ndarray | np.generic) or array.dtype.kind not in holds:
+        return array
+    with np.errstate(over="ignore"):  # what is too large for a float becomes infinite
         cast = array.astype(dtype)
-        return array if dtype.kind in "iu" and (cast != array).any() else cast
-    return array
+    return array if dtype.kind in "iu" and (cast != array).any() else cast
 
 
 def fault(space: elements.Space, value: Array) -> str | None:

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import elements
 import numpy as np
 
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError, MissingPackageError, SpaceError
+from ..core.spaces import is_image
+from ..core.wrappers.observations import resize_image, resized_space
 from . import unknown
 from .adapter import flag_spaces, flags, require
-
-_OWN_OBS = ("reward", "is_first", "is_last", "is_terminal", "log/image")
-_MOST_CLASSES = 256  # integers with more values than this are numbers, not classes
+from .gymspaces import OWN_OBS, FlatSpace
+from .mujoco_gl import graphics
 
 
 class Gymnasium(Env):
     """Makes an `embodied.Env` of an environment of Gymnasium.
 
-    A single observation is called `image` if it has bytes [H, W, C] and `vector` otherwise, a
-    single action is called `action`. The entries of nested dicts get their keys joined by `_`.
-    Floats become float32. Integers with up to 256 values become classes that count from 0;
-    integers with more values become float32. Truncation ends an episode, termination ends it
-    terminally.
+    A single observation is called `image` if it holds images [H, W, C] and `vector` otherwise, a
+    single action is called `action`; see `FlatSpace` for the keys and values of all others.
+    Truncation ends an episode, termination ends it terminally. Where an environment resets itself
+    and gives the first observation of the next episode together with the end of this one, the
+    last observation is taken from `final_obs` or `final_observation` in its info.
+
+    Bounds of float vectors are dropped for Gymnasium's own environments, since those are
+    estimates that some of them leave by far, such as LunarLander and BipedalWalker.
 
     Args:
       env: the id of a registered environment, or an environment.
       seed: given to the first reset; later episodes follow from it.
       render: whether to add the rendered frame as `log/image`. Otherwise nothing is rendered.
+      repeat: how many times every action is taken; the rewards are summed.
+      length: the environment's steps after which episodes are cut off, with an id in place of
+        its own limit; 0 keeps that.
+      size: height and width that image observations are resized to; zeros keep them.
+      ignore: regular expression of the observation keys to leave out, such as those of texts.
+      bounds: whether floats outside their bounds are errors; without, float vectors have none.
       **kwargs: options of the environment, if an id is given.
 
     Raises:
@@ -38,30 +48,53 @@ class Gymnasium(Env):
       MissingPackageError: if a package that it needs is missing.
     """
 
-    def __init__(self, env: Any, seed: int = 0, render: bool = False, **kwargs: Any):
-        self._env = _make(env, render, kwargs) if isinstance(env, str) else env
-        self._obs = _FlatSpace(self._env.observation_space, "vector", "observation", _OWN_OBS)
-        self._act = _FlatSpace(self._env.action_space, "action", "action", ("reset",))
+    def __init__(
+        self,
+        env: Any,
+        seed: int = 0,
+        render: bool = False,
+        repeat: int = 1,
+        length: int = 0,
+        size: tuple[int, int] = (0, 0),
+        ignore: str = "",
+        bounds: bool = True,
+        **kwargs: Any,
+    ):
+        _check_options(repeat, length, size)
+        if isinstance(env, str):
+            limit = {"max_episode_steps": length} if length else {}
+            env = _make(env, render, {**kwargs, **limit})
+        elif length:
+            env = _limited(env, length)
+        self._env = env
+        own = type(getattr(env, "unwrapped", env)).__module__.startswith("gymnasium.")
+        bounds = bounds and not own
+        self._obs = FlatSpace(
+            env.observation_space, "vector", "observation", OWN_OBS, ignore, bounds
+        )
+        self._act = FlatSpace(env.action_space, "action", "action", ("reset",))
         if shared := self._obs.spaces.keys() & self._act.spaces.keys():
             raise SpaceError(f"The key {min(shared)!r} is both an observation and an action.")
+        self._obs_space = {**self._obs.spaces, **flag_spaces()}
+        self._resized = {}
+        for key, space in self._obs.spaces.items():
+            if any(size) and is_image(space) and not key.startswith("log/"):
+                self._resized[key] = space
+                self._obs_space[key] = resized_space(space, size)
+        self._size = size
+        self._repeat = repeat
         self._seed: int | None = seed
         self._over = True
         self._start: Any = None  # an observation that is waiting to be the first
-        self._frame_shape: tuple[int, ...] | None = None
+        self._renders = render
         if render:
             self._start = self._reset()
-            self._frame_shape = self._render().shape
+            self._obs_space["log/image"] = elements.Space(np.uint8, self._render().shape)
 
     @property
     def obs_space(self) -> Spaces:
         """The environment's observations, reward, flags and perhaps `log/image`."""
-        spaces = {
-            **self._obs.spaces,
-            **flag_spaces(),
-        }
-        if self._frame_shape:
-            spaces["log/image"] = elements.Space(np.uint8, self._frame_shape)
-        return spaces
+        return self._obs_space
 
     @property
     def act_space(self) -> Spaces:
@@ -69,14 +102,21 @@ class Gymnasium(Env):
         return {**self._act.spaces, "reset": elements.Space(bool)}
 
     def step(self, action: Data) -> Data:
-        """Steps or resets the environment; see `Env.step`."""
+        """Steps the environment up to `repeat` times, or resets it; see `Env.step`."""
         if action["reset"] or self._over:
             self._over = False
             start, self._start = self._start, None
             return self._observe(self._reset() if start is None else start, is_first=True)
-        value, reward, terminated, truncated, _ = self._env.step(self._act.decode(action))
-        self._over = bool(terminated or truncated)
-        return self._observe(value, reward, is_terminal=terminated)
+        reward: Any = 0.0
+        move = self._act.decode(action)
+        for _ in range(self._repeat):
+            value, gain, terminated, truncated, info = _unpacked(self._env.step(move))
+            reward = reward + np.asarray(gain, np.float64)
+            self._over = bool(terminated or truncated)
+            if self._over:
+                value = self._last(value, info)
+                break
+        return self._observe(value, reward, is_terminal=bool(terminated))
 
     def close(self) -> None:
         """Closes the environment."""
@@ -84,7 +124,22 @@ class Gymnasium(Env):
 
     def _reset(self) -> Any:
         seed, self._seed = self._seed, None
-        return self._env.reset(seed=seed)[0]
+        result = self._env.reset(seed=seed)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise EnvError(
+                "The environment's reset must return a pair of an observation and a dict of "
+                f"infos, but returned {_count(result)}."
+            )
+        return result[0]
+
+    def _last(self, value: Any, info: Any) -> Any:
+        """The last observation of an episode; keeps the first of the next if it came along."""
+        infos = info if isinstance(info, Mapping) else {}
+        for key in ("final_obs", "final_observation"):
+            if infos.get(key) is not None:
+                self._start = value
+                return infos[key]
+        return value
 
     def _observe(
         self, value: Any, reward: Any = 0.0, is_first: bool = False, is_terminal: bool = False
@@ -93,7 +148,9 @@ class Gymnasium(Env):
             **self._obs.encode(value),
             **flags(reward, is_first, self._over, is_terminal),
         }
-        if self._frame_shape:
+        for key, space in self._resized.items():
+            obs[key] = resize_image(obs[key], space, self._size, key)
+        if self._renders:
             obs["log/image"] = self._render()
         return obs
 
@@ -101,7 +158,8 @@ class Gymnasium(Env):
         import gymnasium
 
         try:
-            frame = self._env.render()
+            with graphics(True):
+                frame = self._env.render()
         except gymnasium.error.DependencyNotInstalled as error:
             raise MissingPackageError(
                 "rendering this environment", "pygame", "'dreamerv3[classic]'"
@@ -114,10 +172,45 @@ class Gymnasium(Env):
         return frame
 
 
+def _check_options(repeat: int, length: int, size: tuple[int, int]) -> None:
+    if repeat < 1:
+        raise EnvError(f"The action repeat is {repeat}, but must be at least 1.")
+    if length < 0:
+        raise EnvError(f"The time limit is {length} steps: use 0 for the environment's own.")
+    if len(size) != 2 or min(size) < 0 or (any(size) and not all(size)):
+        raise EnvError(
+            f"The size {list(size)} is no height and width: use two positive numbers, or [0, 0] "
+            "for images as they are."
+        )
+
+
+def _limited(env: Any, length: int) -> Any:
+    from gymnasium.wrappers import TimeLimit
+
+    return TimeLimit(env, length)
+
+
+def _unpacked(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+    if isinstance(result, tuple) and len(result) == 5:
+        return result
+    raise EnvError(
+        "The environment's step must return observation, reward, terminated, truncated and info, "
+        f"but returned {_count(result)}."
+    )
+
+
+def _count(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}: {', '.join(type(x).__name__ for x in result)}"
+    return f"an object of the type {type(result).__name__}"
+
+
 def _make(name: str, render: bool, kwargs: dict[str, Any]) -> Any:
     gymnasium = require("gymnasium", "gymnasium", "'dreamerv3[classic]'")
+    # Our own checks say more than those of Gymnasium, which warn and go on.
+    kwargs = {"disable_env_checker": True, **kwargs}
     if render:
-        kwargs = {**kwargs, "render_mode": "rgb_array"}
+        kwargs["render_mode"] = "rgb_array"
     try:
         return gymnasium.make(name, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -129,107 +222,4 @@ def _make(name: str, render: bool, kwargs: dict[str, Any]) -> Any:
         raise unknown("environment of Gymnasium", name, gymnasium.registry) from error
 
 
-class _Leaf(NamedTuple):
-    """A space without parts, and the way of its values to the agent and back."""
-
-    path: tuple[str, ...]
-    space: elements.Space
-    encode: Callable[[Any], Array]
-    decode: Callable[[Array], Any]
-
-
-class _FlatSpace:
-    """A space of Gymnasium, nested or not, as a flat dict of spaces.
-
-    Args:
-      space: the space of Gymnasium.
-      name: key of a space without parts, unless it holds an image.
-      kind: "observation" or "action", for errors.
-      taken: keys that are not free.
-    """
-
-    def __init__(self, space: Any, name: str, kind: str, taken: tuple[str, ...]):
-        self._leaves: dict[str, _Leaf] = {}
-        for leaf in _leaves(space, (), kind):
-            key = "_".join(leaf.path)
-            if not key:
-                key = "image" if leaf.space.dtype == np.uint8 else name
-            if key in self._leaves or key in taken:
-                raise SpaceError(f"Two entries of the {kind} would be called {key!r}: rename one.")
-            self._leaves[key] = leaf
-        self.spaces: Spaces = {k: v.space for k, v in self._leaves.items()}
-
-    def encode(self, value: Any) -> Data:
-        """From Gymnasium's value to a flat dict."""
-        flat = {}
-        for key, leaf in self._leaves.items():
-            part = value
-            for name in leaf.path:
-                part = part[name]
-            flat[key] = leaf.encode(part)
-        return flat
-
-    def decode(self, flat: Data) -> Any:
-        """From a flat dict to Gymnasium's value."""
-        root: dict[str, Any] = {}
-        for key, leaf in self._leaves.items():
-            part = leaf.decode(flat[key])
-            if not leaf.path:
-                return part
-            node = root
-            for name in leaf.path[:-1]:
-                node = node.setdefault(name, {})
-            node[leaf.path[-1]] = part
-        return root
-
-
-def _leaves(space: Any, path: tuple[str, ...], kind: str) -> list[_Leaf]:
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return [x for k, v in space.spaces.items() for x in _leaves(v, (*path, k), kind)]
-    if isinstance(space, spaces.Discrete):
-        return [_classes(path, (), space.n, space.start, lambda x: np.int64(x))]
-    if isinstance(space, spaces.MultiDiscrete):
-        cast = space.dtype.type
-        return [_classes(path, space.shape, space.nvec, space.start, lambda x: x.astype(cast))]
-    if isinstance(space, spaces.MultiBinary):
-        return [_classes(path, space.shape, 2, 0, lambda x: x.astype(np.int8))]
-    if isinstance(space, spaces.Box) and 0 not in space.shape:
-        return [_box(space, path)]
-    where = f"entry {'_'.join(path)!r} of the {kind}" if path else kind
-    raise SpaceError(
-        f"The {where} has the space {space}, which is not supported: use Box, Discrete, "
-        "MultiDiscrete, MultiBinary or a Dict of these."
-    )
-
-
-def _classes(
-    path: tuple[str, ...], shape: tuple[int, ...], count: Any, start: Any, cast: Callable
-) -> _Leaf:
-    return _Leaf(
-        path,
-        elements.Space(np.int32, shape, 0, np.asarray(count, np.int64)),
-        lambda x: np.asarray(np.asarray(x) - start, np.int32),
-        lambda x: cast(x + np.asarray(start)),
-    )
-
-
-def _box(space: Any, path: tuple[str, ...]) -> _Leaf:
-    cast = space.dtype.type
-    if space.dtype == np.uint8 and len(space.shape) == 3:
-        return _Leaf(path, elements.Space(np.uint8, space.shape), np.asarray, cast)
-    if space.dtype.kind in "iu":
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        if (high - low < _MOST_CLASSES).all():
-            low = space.low.astype(np.int64)
-            count = space.high.astype(np.int64) - low + 1
-            return _classes(path, space.shape, count, low, lambda x: x.astype(cast))
-    with np.errstate(over="ignore"):  # bounds beyond float32 are infinite there
-        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    return _Leaf(
-        path,
-        elements.Space(np.float32, space.shape, low, high),
-        lambda x: np.asarray(x, np.float32),
-        lambda x: x.astype(cast),
-    )
+_FlatSpace, _OWN_OBS = FlatSpace, OWN_OBS

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied.core.spaces import describe, fault, same_space, sample
+from embodied.core.spaces import describe, fault, same_space, sample, to_array
 
 f32 = np.float32
 
@@ -49,6 +49,28 @@ def test_spaces_differ_by_every_field(other):
 def test_fault(space, value, found):
     text = fault(space, value)
     assert (text is None) if found is None else (text is not None and found in text)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "found"),
+    [
+        (1, np.float32, np.float32),
+        (1.5, np.float32, np.float32),
+        (1e300, np.float32, np.float32),
+        ([1, 2.5], np.float16, np.float16),
+        ([0, 255], np.uint8, np.uint8),
+        ([0, 256], np.uint8, np.int64),
+        (-1, np.uint8, np.int64),
+        (1.0, np.int32, np.float64),
+        (True, np.int32, np.int32),
+        (1, bool, np.int64),
+        (np.float64(1), np.float32, np.float64),
+        (np.zeros(2, np.int32), np.int64, np.int32),
+        (None, np.float32, object),
+    ],
+)
+def test_to_array_casts_the_numbers_of_python_alone(value, dtype, found):
+    assert to_array(value, np.dtype(dtype)).dtype == found
 
 
 def test_describe_gives_inclusive_bounds():

@@ -3,10 +3,12 @@ import logging
 import elements
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from embodied.core import wrappers
-from embodied.core.base import Env
+from embodied.core.base import BatchedEnv, Env
 from embodied.core.errors import EnvError, SpaceError
 from embodied.envs.dummy import Dummy
 from embodied.testing import check_env, find_violations
@@ -253,15 +255,35 @@ def test_normalize_maps_bounds_affinely():
     assert inner.actions[0]["action"].dtype == f32
 
 
-def test_normalize_leaves_entries_without_a_finite_bound():
-    inner = box(np.array([0, -np.inf, 2]), np.array([10, 5, np.inf]), dtype=np.float64)
-    env = wrappers.NormalizeAction(inner)
-    space = env.act_space["action"]
-    assert space.low.tolist() == [-1, -np.inf, 2]
-    assert space.high.tolist() == [1, 5, np.inf]
-    step(env, np.array([0, 0.25, 3], f32))
-    assert inner.actions[0]["action"].tolist() == [5, 0.25, 3]
-    assert inner.actions[0]["action"].dtype == np.float64
+def test_normalize_shifts_entries_with_one_bound_and_leaves_those_without(caplog):
+    low, high = np.array([0, -np.inf, 2, -np.inf]), np.array([10, 5, np.inf, np.inf])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            inner = Recorder({"odd": elements.Space(np.float64, (4,), low, high)})
+            env = wrappers.NormalizeAction(inner, "odd")
+    space = env.act_space["odd"]
+    assert space.low.tolist() == [-1, -np.inf, -1, -np.inf]
+    assert space.high.tolist() == [1, 1, np.inf, np.inf]
+    for value in ([0, 0.25, 3, -7], [-1, 1, -1, 0]):
+        step(env, odd=np.array(value, f32))
+    values = [x["odd"] for x in inner.actions]
+    assert values[0].tolist() == [5, 4.25, 6, -7]
+    assert values[1].tolist() == [0, 5, 2, 0]
+    assert values[0].dtype == np.float64
+    assert caplog.text.count("The action 'odd' is float64 (4,)") == 1
+    assert "entries with one finite bound are shifted" in caplog.text
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.floats(-1, 1, width=32))
+def test_normalize_never_leaves_the_bounds(low, span, value):
+    for dtype in (np.float32, np.float64):
+        inner = box(dtype(low), dtype(low + span), (1,), dtype)
+        env = wrappers.CheckSpaces(inner)
+        step(env, np.zeros(1, dtype), reset=np.bool_(True))
+        step(wrappers.NormalizeAction(env), np.full(1, value, f32))  # raises if it does
+        scale = max(abs(low), abs(low + span), 1)
+        right = low + (value + 1) / 2 * span
+        assert abs(inner.actions[1]["action"][0] - right) < 1e-6 * scale
 
 
 def test_clip_keeps_actions_within_bounds():
@@ -289,6 +311,19 @@ def test_discretize_offers_evenly_spaced_values(shape, classes):
     value = inner.actions[0]["action"]
     assert value.tolist() == (np.array(classes) - 2).tolist()
     assert value.dtype == f32
+
+
+@pytest.mark.parametrize("bins", [1, 0])
+def test_discretize_needs_two_bins(bins):
+    with pytest.raises(SpaceError, match=f"cut into {bins} bins, but 2 are the least"):
+        wrappers.DiscretizeAction(box(0, 1), bins=bins)
+
+
+def test_discretize_takes_effect_beside_other_actions_and_resets():
+    env = wrappers.DiscretizeAction(dummy(length=2), "act_cont", bins=3)
+    move = {**act(), "act_cont": np.array([0, 1, 2, 0, 1, 2], np.int32)}
+    obs = [env.step(move) for _ in range(4)]
+    assert [float(o["reward"]) for o in obs] == [0, 1, 1, 0]
 
 
 def test_discretize_needs_finite_bounds():
@@ -333,11 +368,39 @@ def test_unify_dtypes_both_ways():
     wrappers.CheckSpaces(env).step({"reset": np.bool_(True)} | {"a": f32(0), "b": np.int32(0)})
 
 
-@pytest.mark.parametrize("value", [2**40, 1.5])
-def test_unify_dtypes_refuses_integers_that_do_not_survive(value):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (2**40, "'z' has the value 1099511627776, which does not fit into int32"),
+        (1.5, r"'z' is float64 \(\), expected int64 \(\)"),
+        (np.int32(3), r"'z' is int32 \(\), expected int64"),
+        (np.float32(1), r"'z' is float32"),
+    ],
+)
+def test_unify_dtypes_refuses_what_is_not_declared(value, message):
     inner = Recorder({}, {"z": elements.Space(np.int64)}, {"z": value})
-    with pytest.raises(SpaceError, match="'z' do not fit into int32"):
+    with pytest.raises(SpaceError, match=message):
         step(wrappers.UnifyDtypes(inner))
+    with pytest.raises(SpaceError, match=f"In environment 7 at step 0: .*{message}"):
+        step(wrappers.CheckSpaces(wrappers.UnifyDtypes(inner), 7))
+
+
+def test_unify_dtypes_finds_values_too_large_for_float32():
+    inner = Recorder({}, {"x": elements.Space(np.float64)}, {"x": np.float64(1e300)})
+    with pytest.raises(SpaceError, match="'x' in environment 0 at step 0 is the value inf"):
+        step(wrappers.CheckSpaces(wrappers.UnifyDtypes(inner), 0))
+    inner.obs["x"] = np.float64(-1e30)
+    assert step(wrappers.UnifyDtypes(inner))["x"] == f32(-1e30)
+
+
+@given(st.floats(-1e3, 1e3), st.floats(0.1, 1e3))
+def test_unified_bounds_of_actions_lie_within(low, span):
+    inner = Recorder({"a": elements.Space(np.float64, (), low, low + span)})
+    env = wrappers.UnifyDtypes(inner)
+    space = env.act_space["a"]
+    for value in (space.low, space.high):
+        env.step({"a": f32(value), "reset": np.False_})
+        assert low <= inner.actions[-1]["a"] <= low + span
 
 
 @pytest.mark.parametrize(
@@ -377,10 +440,138 @@ def test_check_spaces_names_bad_actions_unless_they_are_ignored():
     env.step(act(disc=9))
 
 
+def test_check_spaces_names_the_environment():
+    inner = Recorder({}, {"x": elements.Space(f32, (2,), 0, 5)}, {"x": np.zeros(3, f32)})
+    with pytest.raises(SpaceError, match=r"'x' in environment 3 at step 0 is float32 \(3,\)"):
+        step(wrappers.CheckSpaces(inner, 3))
+    env = wrappers.CheckSpaces(dummy(), 3)
+    env.step(act(disc=7))
+    with pytest.raises(SpaceError, match=r"action 'act_disc' in environment 3 at step 1 is"):
+        env.step(act(disc=7))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.int64, np.uint64, f32, float])
+def test_check_spaces_takes_everything_that_lies_in_a_space(dtype):
+    kind = np.iinfo if np.dtype(dtype).kind in "iu" else np.finfo
+    inner = Recorder({}, {"x": elements.Space(dtype, (2,))})
+    env = wrappers.CheckSpaces(inner)
+    inner.obs["x"] = np.array([kind(dtype).min, kind(dtype).max], dtype)
+    step(env)
+
+
 def test_check_spaces_wants_distinct_keys():
     inner = Recorder({"x": elements.Space(f32)}, {"x": elements.Space(f32)})
     with pytest.raises(SpaceError, match="'x' is both an observation and an action"):
         wrappers.CheckSpaces(inner)
+
+
+class Batch(BatchedEnv):
+    """Dummies of different lengths that are stepped together."""
+
+    def __init__(self, *lengths):
+        self.length = len(lengths)
+        self.envs = [dummy(length) for length in lengths]
+        self.spoil = lambda obs: None
+        self.actions = []
+
+    @property
+    def obs_space(self):
+        return self.envs[0].obs_space | {
+            "count": elements.Space(f32, (), 0, 1000),
+            "wide": elements.Space(float, (2,), 0, 1),
+        }
+
+    @property
+    def act_space(self):
+        return self.envs[0].act_space | {"act_cont": elements.Space(float, (6,), 0, 800)}
+
+    def step(self, action):
+        self.actions.append(action)
+        obs = [e.step({k: v[i] for k, v in action.items()}) for i, e in enumerate(self.envs)]
+        obs = {k: np.stack([o[k] for o in obs]) for k in obs[0]}
+        obs["wide"] = np.full((self.length, 2), 0.1)
+        self.spoil(obs)
+        return obs
+
+
+def batch_act(disc=1, cont=0.0, reset=False):
+    def rows(value, dtype, shape=()):
+        return np.broadcast_to(np.asarray(value, dtype), (3, *shape)).copy()
+
+    return {
+        "act_disc": rows(disc, np.int32),
+        "act_cont": rows(cont, f32, (6,)),
+        "reset": rows(reset, bool),
+    }
+
+
+def wrapped_batch(*lengths):
+    inner = Batch(*lengths)
+    env = wrappers.UnifyDtypes(wrappers.NormalizeAction(inner, "act_cont"))
+    return inner, wrappers.ClipAction(wrappers.CheckSpaces(env, 10), "act_cont")
+
+
+def test_wrapped_batches_are_batches():
+    inner, env = wrapped_batch(2, 3, 9)
+    assert isinstance(env, BatchedEnv)
+    assert isinstance(env, wrappers.ClipAction)
+    assert env.length == 3
+    assert not isinstance(wrappers.ClipAction(dummy(), "act_cont"), BatchedEnv)
+    env.step(batch_act(reset=True))
+    obs = env.step(batch_act(cont=[[-9], [0], [9]]))
+    assert inner.actions[1]["act_cont"][:, 0].tolist() == [0, 400, 800]
+    assert inner.actions[1]["act_cont"].dtype == float
+    assert obs["wide"].dtype == f32
+    assert obs["image"].shape == (3, 8, 8, 3)
+    assert obs["reward"].tolist() == [1, 1, 1]
+    env.close()
+
+
+def test_checks_of_batches_name_the_environment_of_the_row():
+    inner, env = wrapped_batch(2, 3, 9)
+    env.step(batch_act(disc=[9, 9, 9]))  # starts only
+    inner.spoil = lambda obs: obs["vector"].__setitem__((1, 0), np.nan)
+    with pytest.raises(SpaceError, match="'vector' in environment 11 at step 1 is the value nan"):
+        env.step(batch_act())
+    inner.spoil = lambda obs: obs.update(token=obs["token"][:2])
+    with pytest.raises(
+        SpaceError,
+        match=r"'token' in environments 10..12 at step 1 is int32 \(2,\), expected 3 of",
+    ):
+        env.step(batch_act())
+    inner.spoil = lambda obs: obs.update(wide=obs["wide"].astype(f32))
+    with pytest.raises(SpaceError, match=r"(?s)In environments 10..12 at step 1: .*'wide' is"):
+        env.step(batch_act())
+    with pytest.raises(SpaceError, match="action 'act_disc' in environment 12 at step 1 is"):
+        env.step(batch_act(disc=[0, 0, 9]))
+
+
+def test_checks_of_batches_ignore_the_actions_of_rows_that_start():
+    _, env = wrapped_batch(1, 3, 9)
+    env.step(batch_act())
+    assert env.step(batch_act())["is_last"].tolist() == [True, False, False]
+    obs = env.step(batch_act(disc=[9, 9, 1], reset=[False, True, False]))
+    assert obs["is_first"].tolist() == [True, True, False]
+    with pytest.raises(SpaceError, match="'act_disc' in environment 10"):
+        env.step(batch_act(disc=[9, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: wrappers.TimeLimit(env, 7),
+        lambda env: wrappers.ActionRepeat(env, 3),
+        lambda env: wrappers.DiscretizeAction(env, "act_cont"),
+        lambda env: wrappers.ResizeImage(env, (5, 12)),
+        lambda env: wrappers.RestartOnException(lambda: env),
+        lambda env: wrappers.BackwardReturn(env, 10),
+        lambda env: wrappers.AddObs(env, "id", 3, elements.Space(np.int32, (), 0, 4)),
+        lambda env: wrappers.FlattenObs(env),
+    ],
+)
+def test_other_wrappers_refuse_batches(wrap):
+    with pytest.raises(EnvError, match=r"takes one environment and no batch of 3"):
+        wrap(Batch(2, 3, 9))
 
 
 # Observations
@@ -405,8 +596,42 @@ def test_resize_agrees_with_pillow(shape, size):
     assert np.abs(image.astype(int) - right.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("shape", [(30, 20), (6, 8)])
+def test_resize_makes_images_of_matrices_of_bytes(shape):
+    inner = images(matrix=(30, 20), small=(7, 20))
+    env = wrappers.ResizeImage(inner, shape)
+    obs = step(env)
+    assert obs["matrix"].shape == env.obs_space["matrix"].shape == (*shape, 1)
+    assert obs["small"].shape == (7, 20)
+    assert not find_violations(env, steps=1)
+    if shape == (30, 20):
+        assert np.array_equal(obs["matrix"][..., 0], inner.obs["matrix"])
+
+
+def test_resize_keeps_floats_within_their_bounds():
+    low, high = np.array([-1, 0, 5], f32), np.array([1, 0.1, 6], f32)
+    space = elements.Space(f32, (9, 12, 3), low, high)
+    inner = Recorder({}, {"x": space}, {"x": np.broadcast_to(high, (9, 12, 3))})
+    env = wrappers.CheckSpaces(wrappers.ResizeImage(inner, (16, 16)))
+    assert env.obs_space["x"].high[0, 0].tolist() == high.tolist()
+    assert np.allclose(step(env)["x"], high)
+
+
+@pytest.mark.parametrize("image", [np.zeros((9, 10, 3), np.uint8), np.zeros((10, 10, 3), f32)])
+def test_resize_finds_images_that_are_not_as_declared(image):
+    inner = images(a=(10, 10, 3))
+    inner.obs["a"] = image
+    with pytest.raises(SpaceError, match=r"'a' is .*, expected uint8 \(10, 10, 3\)"):
+        step(wrappers.ResizeImage(inner, (8, 8)))
+
+
+def test_resize_needs_a_size():
+    with pytest.raises(EnvError, match=r"image size \[0, 8\]"):
+        wrappers.ResizeImage(images(a=(10, 10, 3)), (0, 8))
+
+
 def test_resize_leaves_what_is_no_image():
-    inner = images(a=(10, 10, 3), b=(20, 30, 4), matrix=(10, 10), **{"log/image": (10, 10, 3)})
+    inner = images(a=(10, 10, 3), b=(20, 30, 4), matrix=(7, 10), **{"log/image": (10, 10, 3)})
     inner.obs["floats"] = np.zeros((10, 10, 3), f32)
     inner._extra["floats"] = elements.Space(f32, (10, 10, 3))
     env = wrappers.ResizeImage(inner, (8, 6))
@@ -431,6 +656,17 @@ def test_backward_return_starts_anew_with_each_episode():
     env.step(act())
     env.step(act())
     assert env.step(act(reset=True))["bwreturn"] == 0
+
+
+@pytest.mark.parametrize("horizon", [0.5, 0])
+def test_backward_return_needs_a_horizon(horizon):
+    with pytest.raises(EnvError, match="must be at least 1"):
+        wrappers.BackwardReturn(dummy(), horizon)
+
+
+def test_backward_return_needs_its_key():
+    with pytest.raises(SpaceError, match="'bwreturn'"):
+        wrappers.BackwardReturn(wrappers.BackwardReturn(dummy(), 5), 5)
 
 
 def test_add_obs():

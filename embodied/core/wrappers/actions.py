@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import multiprocessing
+
 import elements
 import numpy as np
 
-from ..base import Data, Env, Spaces
+from ..base import BatchedEnv, Data, Env, Spaces
 from ..errors import SpaceError
 from ..spaces import bounds, describe
 from .base import Wrapper
+
+_log = logging.getLogger(__name__)
 
 
 class NormalizeAction(Wrapper):
     """Lets the agent act in -1..1, mapped affinely to the bounds of the environment.
 
-    Entries of the action that lack a finite bound are passed on as they are.
+    An entry with one finite bound keeps its scale: that bound becomes -1 or 1. An entry with none
+    is passed on as it is. Both are said once. The environment gets nothing beyond its bounds.
 
     Args:
       env: the environment to wrap.
       key: the action; its space must hold floats.
     """
 
-    def __init__(self, env: Env, key: str = "action"):
+    def __init__(self, env: Env | BatchedEnv, key: str = "action"):
         super().__init__(env)
         self._key = key
         space = _float_action(env, key)
         low, high = bounds(space)
-        finite = np.isfinite(low) & np.isfinite(high)
-        self._low = np.where(finite, low, -1).astype(np.float64)
-        self._high = np.where(finite, high, 1).astype(np.float64)
-        low, high = np.where(finite, -1, low), np.where(finite, 1, high)
-        self._space = elements.Space(np.float32, space.shape, low, high)
+        lower, upper = np.isfinite(low), np.isfinite(high)
+        if not (lower & upper).all():
+            _say_infinite(key, describe(space))
+        least, most = (
+            np.where(x, y, 0).astype(np.float64) for x, y in ((lower, low), (upper, high))
+        )
+        self._scale = np.where(lower & upper, most / 2 - least / 2, 1.0)
+        self._middle = np.where(
+            lower & upper,
+            most / 2 + least / 2,
+            np.where(lower, least + 1, np.where(upper, most - 1, 0.0)),
+        )
+        self._bounds = low, high
+        self._space = elements.Space(
+            np.float32, space.shape, np.where(lower, -1, -np.inf), np.where(upper, 1, np.inf)
+        )
 
     @property
     def act_space(self) -> Spaces:
@@ -39,9 +57,20 @@ class NormalizeAction(Wrapper):
 
     def step(self, action: Data) -> Data:
         """Steps the environment with the action in its own range."""
-        value = (action[self._key] + 1) / 2 * (self._high - self._low) + self._low
-        value = value.astype(self.env.act_space[self._key].dtype)
-        return self.env.step({**action, self._key: value})
+        low, high = self._bounds
+        value = np.clip(action[self._key] * self._scale + self._middle, low, high)
+        return self.env.step({**action, self._key: value.astype(low.dtype)})
+
+
+@functools.cache
+def _say_infinite(key: str, space: str) -> None:
+    if multiprocessing.parent_process() is None:  # not in every worker too
+        _log.warning(
+            "The action %r is %s: entries with one finite bound are shifted so that the agent's "
+            "-1 or 1 is that bound, entries with none are passed on as they are.",
+            key,
+            space,
+        )
 
 
 class ClipAction(Wrapper):
@@ -52,7 +81,7 @@ class ClipAction(Wrapper):
       key: the action; its space must hold floats.
     """
 
-    def __init__(self, env: Env, key: str = "action"):
+    def __init__(self, env: Env | BatchedEnv, key: str = "action"):
         super().__init__(env)
         self._key = key
         self._bounds = bounds(_float_action(env, key))
@@ -71,8 +100,12 @@ class DiscretizeAction(Wrapper):
       bins: number of values per entry, the bounds included.
     """
 
+    batched = False
+
     def __init__(self, env: Env, key: str = "action", bins: int = 5):
         super().__init__(env)
+        if bins < 2:
+            raise SpaceError(f"The action {key!r} is cut into {bins} bins, but 2 are the least.")
         self._key = key
         space = _float_action(env, key)
         low, high = bounds(space)
@@ -95,7 +128,7 @@ class DiscretizeAction(Wrapper):
         return self.env.step({**action, self._key: value})
 
 
-def _float_action(env: Env, key: str) -> elements.Space:
+def _float_action(env: Env | BatchedEnv, key: str) -> elements.Space:
     space = env.act_space.get(key)
     if space is None or space.dtype.kind != "f":
         found = "absent" if space is None else describe(space)

@@ -23,6 +23,8 @@ class TimeLimit(Wrapper):
       duration: greatest number of actions per episode.
     """
 
+    batched = False
+
     def __init__(self, env: Env, duration: int):
         super().__init__(env)
         if duration < 1:
@@ -53,6 +55,8 @@ class ActionRepeat(Wrapper):
       repeat: how many times.
     """
 
+    batched = False
+
     def __init__(self, env: Env, repeat: int):
         super().__init__(env)
         if repeat < 1:
@@ -82,6 +86,8 @@ class RestartOnException(Wrapper):
       max_fails: failures within the window after which the exception is raised.
       wait: seconds to wait before building the environment anew.
     """
+
+    batched = False
 
     def __init__(
         self,

@@ -9,39 +9,40 @@ import elements
 import numpy as np
 
 from ..base import Array, Data, Env, Spaces
-from ..errors import SpaceError
-from ..spaces import describe, fault, is_image
+from ..errors import EnvError, SpaceError
+from ..spaces import LEAST_IMAGE_SIDE, bounds, describe, fault, is_image
 from .base import Wrapper
 
 
 class ResizeImage(Wrapper):
     """Brings images to one height and width, with any number of channels.
 
-    Images are observations of bytes [H, W, C]; `log/` keys stay as they are. Every new pixel is
-    a mean of the pixels that it covers, weighted by a triangle.
+    Images are what `is_image` says, and bytes [H, W] within 0..255, which get an axis for their
+    channel: the result is always [height, width, C]. `log/` keys stay as they are. Every new
+    pixel is a mean of the pixels that it covers, weighted by a triangle.
 
     Args:
       env: the environment to wrap.
       size: height and width.
+
+    Raises:
+      SpaceError: in `step`, if an image does not have the shape of its space.
     """
+
+    batched = False
 
     def __init__(self, env: Env, size: tuple[int, int]):
         super().__init__(env)
-        height, width = size
-        self._obs_space = dict(env.obs_space)
-        self._weights = {}
-        for key, space in env.obs_space.items():
-            if (
-                is_image(space)
-                and not key.startswith("log/")
-                and space.shape[:2] != (height, width)
-            ):
-                self._weights[key] = (
-                    _resize_weights(space.shape[0], height),
-                    _resize_weights(space.shape[1], width),
-                )
-                shape = (height, width, space.shape[2])
-                self._obs_space[key] = elements.Space(np.uint8, shape)
+        if len(size) != 2 or min(size) < 1:
+            raise EnvError(f"The image size {list(size)} is not two numbers of at least 1.")
+        self._size = size
+        self._images = {
+            k: v
+            for k, v in env.obs_space.items()
+            if (is_image(v) or _is_gray(v)) and not k.startswith("log/")
+        }
+        resized = {k: resized_space(v, size) for k, v in self._images.items()}
+        self._obs_space = {**env.obs_space, **resized}
 
     @property
     def obs_space(self) -> Spaces:
@@ -51,14 +52,57 @@ class ResizeImage(Wrapper):
     def step(self, action: Data) -> Data:
         """Steps the environment and resizes the images."""
         obs = dict(self.env.step(action))
-        for key, (rows, columns) in self._weights.items():
-            image = np.tensordot(rows, obs[key].astype(np.float32), axes=1)  # [H', W, C]
-            obs[key] = np.rint(np.matmul(columns, image)).astype(np.uint8)
+        for key, space in self._images.items():
+            obs[key] = resize_image(obs[key], space, self._size, key)
         return obs
+
+
+def resized_space(space: elements.Space, size: tuple[int, int]) -> elements.Space:
+    """The space of the images [height, width, C] that `resize_image` makes."""
+    channels = space.shape[2] if len(space.shape) == 3 else 1
+    shape = (*size, channels)
+    if space.dtype == np.uint8:
+        return elements.Space(np.uint8, shape)
+    low, high = bounds(space)
+    return elements.Space(space.dtype, shape, low.min((0, 1)), high.max((0, 1)))
+
+
+def resize_image(image: Array, space: elements.Space, size: tuple[int, int], key: str) -> Array:
+    """Resizes an image [H, W, C], or [H, W] to one channel.
+
+    Args:
+      image: a value of the space, bytes or floats.
+      space: of the image.
+      size: height and width of the result.
+      key: name of the observation, for the error.
+
+    Returns:
+      The image [height, width, C] in the dtype of the space.
+
+    Raises:
+      SpaceError: if the image has another shape or dtype than its space.
+    """
+    if image.shape != space.shape or image.dtype != space.dtype:
+        raise SpaceError(
+            f"The observation {key!r} is {image.dtype.name} {image.shape}, expected "
+            f"{describe(space)}."
+        )
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.shape[:2] == tuple(size):
+        return image
+    rows, columns = (_resize_weights(x, y) for x, y in zip(image.shape, size, strict=False))
+    result = np.matmul(columns, np.tensordot(rows, image.astype(np.float32), axes=1))
+    if space.dtype == np.uint8:
+        return np.rint(result).astype(np.uint8)
+    low, high = bounds(space)
+    return np.clip(result, low.min((0, 1)), high.max((0, 1))).astype(space.dtype)
 
 
 class FlattenObs(Wrapper):
     """Makes vectors of observations that are matrices or higher; images and `log/` keys stay."""
+
+    batched = False
 
     def __init__(self, env: Env):
         super().__init__(env)
@@ -94,6 +138,8 @@ class AddObs(Wrapper):
       space: the space that it lies in.
     """
 
+    batched = False
+
     def __init__(self, env: Env, key: str, value: Any, space: elements.Space):
         super().__init__(env)
         if key in env.obs_space or key in env.act_space:
@@ -123,8 +169,14 @@ class BackwardReturn(Wrapper):
       horizon: number of steps over which the past fades; the discount is 1 - 1 / horizon.
     """
 
+    batched = False
+
     def __init__(self, env: Env, horizon: float):
         super().__init__(env)
+        if horizon < 1:
+            raise EnvError(f"The horizon is {horizon} steps, but must be at least 1.")
+        if "bwreturn" in env.obs_space or "bwreturn" in env.act_space:
+            raise SpaceError("The key 'bwreturn' of the return so far is taken.")
         self._discount = 1 - 1 / horizon
         self._sum = 0.0
 
@@ -139,6 +191,14 @@ class BackwardReturn(Wrapper):
         past = 0.0 if obs["is_first"] else self._discount * self._sum
         self._sum = past + float(obs["reward"])
         return {**obs, "bwreturn": np.float32(self._sum)}
+
+
+def _is_gray(space: elements.Space) -> bool:
+    """Whether a space holds images [H, W] of bytes without an axis for the channel."""
+    if space.dtype != np.uint8 or len(space.shape) != 2 or min(space.shape) < LEAST_IMAGE_SIDE:
+        return False
+    low, top = bounds(space)
+    return bool((low == 0).all() and (top == 255).all())
 
 
 @functools.cache
