@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import re
+import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import elements
@@ -22,6 +28,55 @@ _FREE = re.compile(
 )
 
 
+# Workers of a run that was killed may hold its lock for as long as they need to notice.
+_LOCK_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def lock_logdir(path: str | Path) -> Iterator[None]:
+    """Keeps other processes from using the run's folder, which is created if it is missing.
+
+    The lock ends with the process, however that ends. Where the file system has no locks, there
+    is none.
+
+    Raises:
+      ConfigError: if another process uses the folder, or if it cannot be written to.
+    """
+    logdir = Path(path)
+    try:
+        logdir.mkdir(parents=True, exist_ok=True)
+        file = (logdir / "lock").open("a+")
+    except OSError as e:
+        raise ConfigError(f"The logdir '{logdir}' cannot be used: {e}.") from e
+    with file:
+        if not _acquire(file.fileno()):
+            file.seek(0)
+            owner = re.sub(r"[^ -~]", "?", file.read(200)).strip() or "another process"
+            raise ConfigError(
+                f"The logdir '{logdir}' is in use by {owner}: end that run first, or choose "
+                "another --logdir."
+            )
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def _acquire(descriptor: int) -> bool:
+    """Whether the file could be locked, or need not be."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as e:
+            if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+
+
 def open_logdir(config: elements.Config) -> Path:
     """Creates the run's folder with its `config.yaml`, or joins one of the same experiment.
 
@@ -35,7 +90,13 @@ def open_logdir(config: elements.Config) -> Path:
     logdir = Path(config.logdir)
     file = logdir / "config.yaml"
     try:
-        if file.exists() and any((logdir / name).exists() for name in _TRACES):
+        begun = [name for name in _TRACES if (logdir / name).exists()]
+        if begun and not file.exists():
+            raise ConfigError(
+                f"The logdir '{logdir}' holds {begun[0]} of a run but not its config.yaml: put "
+                "that file back to resume, or choose another --logdir for a new run."
+            )
+        if begun:
             _check_same(logdir, _load(file), config)
         else:
             logdir.mkdir(parents=True, exist_ok=True)

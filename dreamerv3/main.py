@@ -5,6 +5,7 @@ python -m dreamerv3.main --configs quickstart --logdir ~/logdir/cartpole
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from embodied.core.errors import EmbodiedError
 
 from .config import compose, split
 from .help import help_text
-from .logdir import open_logdir
+from .logdir import lock_logdir, open_logdir
 from .validate import notes, validate
 
 
@@ -37,8 +38,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     validate(config)
     for note in notes(config, presets):
         print(note)
-    print(f"Logdir: {open_logdir(config)}", flush=True)
-    launch(config)
+    # Processes that train together share the folder.
+    alone = config.jax.num_processes == 1
+    with lock_logdir(config.logdir) if alone else contextlib.nullcontext():
+        print(f"Logdir: {open_logdir(config)}", flush=True)
+        launch(config)
 
 
 def launch(config: elements.Config) -> None:

@@ -168,6 +168,14 @@ class Agent:
         """Wraps a stream of host batches into one of batches that `train` and `report` take."""
         raise NotImplementedError
 
+    def save_carry(self, carry: Any) -> Any:
+        """A carry as a tree of dicts, lists, tuples and numpy arrays that nobody changes."""
+        return carry
+
+    def load_carry(self, data: Any, mode: str) -> Any:
+        """The carry that `save_carry` returned, for `policy` or `train` as `mode` says."""
+        return data
+
     def save(self) -> Data:
         """Everything that `load` needs to continue, as a tree of dicts, numbers and arrays."""
         raise NotImplementedError

@@ -108,6 +108,16 @@ class Aggregate:
             else:
                 self._last[name] = value
 
+    def save(self) -> dict[str, Any]:
+        """What was taken in since the last result."""
+        parts = {"sums": self._sums, "counts": self._counts, "vectors": self._vectors}
+        return {**{k: dict(v) for k, v in parts.items()}, "last": dict(self._last)}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continues from what `save` returned."""
+        self._sums, self._counts = dict(data["sums"]), dict(data["counts"])
+        self._vectors, self._last = dict(data["vectors"]), dict(data["last"])
+
     def result(self) -> dict[str, Any]:
         """Returns one value for each name and starts anew."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}

@@ -308,6 +308,15 @@ class Wrapper(base.Agent):
     # Checkpoints
     # ------------------------------------------------------------------------------------------
 
+    def save_carry(self, carry: Any) -> Any:
+        """A carry as numpy arrays; see `embodied.Agent`."""
+        return internal.fetch_async(carry)()
+
+    def load_carry(self, data: Any, mode: str) -> Any:
+        """Puts a carry that `save_carry` returned on the devices of `policy` or `train`."""
+        mesh = {"policy": self.policy_mesh, "train": self.train_mesh}[mode]
+        return internal.to_global(data, NamedSharding(mesh, BATCH))
+
     def save(self) -> Data:
         """Parameters and counters, and outputs and metrics that `train` has not returned yet.
 

@@ -99,13 +99,19 @@ class Learn:
                 with section("replay_update"):
                     self._replay.update(outs["replay"])
 
-    def save(self) -> Any:
-        """Returns how far the train ratio was followed."""
-        return self._ratio.save()
+    def save(self) -> Data:
+        """Returns the count of the train ratio, the carry, and metrics that are not yet logged."""
+        return {
+            "ratio": self._ratio.save(),
+            "carry": self._agent.save_carry(self._carry),
+            "metrics": self.metrics.save(),
+        }
 
-    def load(self, data: Any) -> None:
+    def load(self, data: Data) -> None:
         """Continues from there, so that a resumed run has no updates to catch up on."""
-        self._ratio.load(data)
+        self._ratio.load(data["ratio"])
+        self._carry = self._agent.load_carry(data["carry"], "train")
+        self.metrics.load(data["metrics"])
 
 
 class Report:

@@ -1,7 +1,11 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from dreamerv3.config import compose, load_configs
-from dreamerv3.logdir import open_logdir
+from dreamerv3.logdir import lock_logdir, open_logdir
 from embodied.core.errors import ConfigError
 
 
@@ -78,3 +82,45 @@ def test_damaged_config(tmp_path):
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"config\.yaml' is not"):
             open_logdir(make(tmp_path))
+
+
+def test_traces_without_a_config_are_left_alone(tmp_path):
+    file = begin(tmp_path)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"holds ckpt of a run but not its config\.yaml"):
+        open_logdir(make(tmp_path))
+    assert not file.exists()
+
+
+LOCK = """
+import sys
+from dreamerv3.logdir import lock_logdir
+with lock_logdir(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_in_use_is_refused_until_its_process_ends(tmp_path):
+    args = [sys.executable, "-c", LOCK, str(tmp_path)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        with (
+            pytest.raises(ConfigError, match=rf"in use by process {other.pid} on \S+: end that"),
+            lock_logdir(tmp_path),
+        ):
+            pass
+        other.kill()
+    with lock_logdir(tmp_path):
+        assert str(os.getpid()) in (tmp_path / "lock").read_text()
+    with lock_logdir(tmp_path):  # the lock has ended with the block
+        pass
+
+
+def test_a_lock_needs_a_folder_that_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match=r"logdir '.*file/run' cannot be used"),
+        lock_logdir(tmp_path / "file" / "run"),
+    ):
+        pass
