@@ -10,8 +10,10 @@ import numpy as np
 
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
+from ..core.wrappers import ActionRepeat
 from . import mujoco_gl, unknown
-from .adapter import flag_spaces, flags
+from .adapter import flag_spaces
+from .dm_env import DMEnv
 
 _DEFAULT_CAMERAS = {"quadruped": 2}
 
@@ -50,65 +52,37 @@ class DMC(Env):
         if not (proprio or image):
             raise EnvError("Set proprio or image, or there is nothing to observe.")
         self._image_key = "image" if image else "log/image" if render else None
-        self._env = _load(task, seed, render=bool(self._image_key))
-        self._repeat = repeat
+        self._simulation = _load(task, seed, render=bool(self._image_key))
+        self._env = ActionRepeat(DMEnv(self._simulation), repeat)
         self._size = tuple(size)
         self._camera = _DEFAULT_CAMERAS.get(task.split("_")[0], 0) if camera < 0 else camera
-        specs = self._env.observation_spec() if proprio else {}
-        # Names that lead to the part of a robot would read as paths of modules: no slashes.
-        self._keys = {k.replace("/", "_"): k for k, v in specs.items() if 0 not in v.shape}
-        self._shapes = {k: _squeezed(specs[v].shape) for k, v in self._keys.items()}
-        self._over = True
+        states = self._env.obs_space if proprio else {}
+        self._states = {k: _squeezed(v) for k, v in states.items() if k not in flag_spaces()}
         if self._image_key:
             self._render()  # a machine that cannot render says so now
 
     @property
     def obs_space(self) -> Spaces:
         """The task's observations, images if wanted, reward and flags."""
-        spaces = {k: elements.Space(np.float32, v) for k, v in self._shapes.items()}
+        spaces = {**self._states, **flag_spaces()}
         if self._image_key:
             spaces[self._image_key] = elements.Space(np.uint8, (*self._size, 3))
-        return {
-            **spaces,
-            **flag_spaces(),
-        }
+        return spaces
 
     @property
     def act_space(self) -> Spaces:
         """The action within the bounds of the task, and `reset`."""
-        spec = self._env.action_spec()
-        return {
-            "action": elements.Space(np.float32, spec.shape, spec.minimum, spec.maximum),
-            "reset": elements.Space(bool),
-        }
+        return self._env.act_space
 
     def step(self, action: Data) -> Data:
         """Steps the task up to `repeat` times, or resets it; see `Env.step`."""
-        reward = 0.0
-        if action["reset"] or self._over:
-            time_step = self._env.reset()
-        else:
-            for _ in range(self._repeat):
-                time_step = self._env.step(action["action"].astype(np.float64))
-                reward += time_step.reward or 0.0
-                if time_step.last():
-                    break
-        self._over = time_step.last()
-        obs = {
-            k: np.asarray(time_step.observation[v], np.float32).reshape(self._shapes[k])
-            for k, v in self._keys.items()
-        }
+        values = self._env.step(action)
+        obs = {k: values[k] for k in flag_spaces()}
+        for key, space in self._states.items():
+            obs[key] = values[key].reshape(space.shape)
         if self._image_key:
             obs[self._image_key] = self._render()
-        return {
-            **obs,
-            **flags(
-                reward,
-                time_step.first(),
-                time_step.last(),
-                time_step.last() and time_step.discount == 0,
-            ),
-        }
+        return obs
 
     def close(self) -> None:
         """Frees the simulation."""
@@ -116,16 +90,17 @@ class DMC(Env):
 
     def _render(self) -> Array:
         try:
-            return self._env.physics.render(*self._size, camera_id=self._camera)
+            return self._simulation.physics.render(*self._size, camera_id=self._camera)
         except ValueError as error:
             raise EnvError(f"The camera {self._camera} cannot render: {error}.") from error
         except Exception as error:
             raise mujoco_gl.rendering_error(error) from error
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _squeezed(space: elements.Space) -> elements.Space:
     """Without the leading 1 of manipulation tasks, which stands for a history of one."""
-    return shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
+    shape = space.shape
+    return elements.Space(space.dtype, shape[1:] if len(shape) > 1 and shape[0] == 1 else shape)
 
 
 def _load(task: str, seed: int, render: bool) -> Any:

@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 from unittest import mock
 
+import dm_env
 import numpy as np
 import pytest
 
@@ -48,7 +49,8 @@ def test_states_are_floats_of_the_declared_shapes():
 
 def test_empty_states_are_dropped_and_slashes_replaced():
     assert "jaco_arm_joints_pos" in state("manip_reach_site").obs_space
-    specs = {**state()._env.observation_spec(), "none": mock.Mock(shape=(0,))}
+    empty = dm_env.specs.Array((0,), float)
+    specs = {**state()._simulation.observation_spec(), "none": empty}
     with mock.patch(
         "dm_control.rl.control.Environment.observation_spec", autospec=True, return_value=specs
     ):
@@ -86,10 +88,10 @@ def test_rewards_are_summed_over_a_repeat():
 def test_discount_of_zero_is_terminal():
     env = state()
     env.step(act(env))
-    time_step = env._env.step(np.zeros(1))
+    time_step = env._simulation.step(np.zeros(1))
     for discount, terminal in ((0.0, True), (1.0, False)):
         ended = time_step._replace(step_type=type(time_step.step_type)(2), discount=discount)
-        with mock.patch.object(env._env, "step", lambda _, ended=ended: ended):
+        with mock.patch.object(env._simulation, "step", lambda _, ended=ended: ended):
             obs = env.step(act(env))
         assert (obs["is_last"], obs["is_terminal"]) == (True, terminal)
         assert env.step(act(env))["is_first"]
