@@ -128,8 +128,10 @@ class ParallelEnvs(BatchedEnv):
                     waiting.remove(worker)
             late = [w for w in waiting if not w.left()] if not answered else []
             for worker in late:
-                also = f", like {len(late) - 1} other workers" if len(late) > 1 else ""
-                self._restart(worker, f"hangs: no answer for {worker.seconds:g} s{also}")
+                worker.process.kill()
+            for worker in late:
+                more = f" (nor from {len(late) - 1} more)" if len(late) > 1 else ""
+                self._restart(worker, f"it hangs: no answer for {worker.seconds:g} s{more}")
 
     def _advance(self, worker: Worker, content: Any) -> bool:
         """Takes an answer and says what is next; returns whether the worker has done its part."""
@@ -182,7 +184,7 @@ class ParallelEnvs(BatchedEnv):
         self.restarts += 1
         count = f"restart {len(self._times)} of {self._budget} within an hour"
         _log.warning("%s Its environments start anew (%s).%s", message, count, details)
-        worker.end()
+        worker.end(_CLOSE_SECONDS)
         time.sleep(_PAUSE_SECONDS)
         worker.start(self.restarts)
         worker.expect("start", max(self._timeout, _START_SECONDS))

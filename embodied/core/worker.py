@@ -7,6 +7,7 @@ process knows nothing of JAX and does not import the program's main module.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import multiprocessing
 import os
@@ -68,7 +69,11 @@ class Worker:
         self.start(0)
 
     def start(self, restarts: int) -> None:
-        """Starts the process, which builds the environments, for the n-th time but one."""
+        """Starts the process, which builds the environments.
+
+        Args:
+          restarts: told to the constructors that want to know; 0 at the first start.
+        """
         # Forked children would otherwise start trackers that free the shared memory too early.
         resource_tracker.ensure_running()
         self.phase = "start"
@@ -76,14 +81,15 @@ class Worker:
         # Two pipes, since they are faster than one that goes both ways.
         commands, self._commands = self._context.Pipe(duplex=False)
         self._answers, answers = self._context.Pipe(duplex=False)
-        self.process = self._context.Process(
+        process = self._context.Process(
             target=_serve,
             args=(commands, answers, self._payload, self.first, restarts, self._at),
             name=f"env-{self.index}",
             daemon=True,
         )
         with _lean_start():
-            self.process.start()
+            process.start()
+        self.process = process
         commands.close()
         answers.close()
         self._exit = _exit_file(self.process.pid, self.process.sentinel)
@@ -112,7 +118,8 @@ class Worker:
         """Sends a message; that the process is gone shows when its answer is waited for.
 
         Args:
-          message: STEP; CLOSE; or, once, the arguments of `SharedArrays.attach` and the rows.
+          message: STEP; CLOSE; or, before the first step, name and length of the shared memory
+            and this worker's rows in it.
         """
         with contextlib.suppress(OSError):
             if message == STEP:
@@ -228,6 +235,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable(2)  # the stack of a crash is all that is known of its cause
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Environments may start processes of their own, which daemons may not.
     vars(multiprocessing.current_process())["_config"]["daemon"] = False

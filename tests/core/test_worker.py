@@ -1,8 +1,7 @@
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from functools import partial
 from pathlib import Path
@@ -11,11 +10,12 @@ import elements
 import numpy as np
 import pytest
 
-from embodied.core.base import Env
+from embodied.core import parallel
 from embodied.core.driver import Driver
-from embodied.core.errors import EnvError, SpaceError, WorkerError
+from embodied.core.errors import EnvError, WorkerError
 
-REPO = Path(__file__).parents[2]
+from . import faulty
+from .faulty import Faulty, gone, policy, run, script
 
 # A fork is what the test asks for; JAX and Python warn of it where other tests left threads.
 pytestmark = [
@@ -23,107 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),
 ]
 both_methods = pytest.mark.parametrize("method", ["spawn", "fork"])
-
-
-class UnpicklableError(Exception):
-    def __reduce__(self):
-        raise TypeError("no, thanks")
-
-
-class Faulty(Env):
-    """Does something bad in its third step or its constructor; tells about its process."""
-
-    def __init__(self, fault=None, fault_in_init=None):
-        self._fault = fault
-        self._count = 0
-        if fault_in_init:
-            fault_in_init()
-
-    @property
-    def obs_space(self):
-        return {
-            "pid": elements.Space(np.int64),
-            "threads": elements.Space(np.int32),
-            "reward": elements.Space(np.float32),
-            "is_first": elements.Space(bool),
-            "is_last": elements.Space(bool),
-            "is_terminal": elements.Space(bool),
-        }
-
-    @property
-    def act_space(self):
-        return {"reset": elements.Space(bool), "action": elements.Space(np.int32, (2,), 0, 9)}
-
-    def step(self, action):
-        self._count += 1
-        if self._fault and self._count == 3:
-            self._fault()
-        return {
-            "pid": os.getpid(),
-            "threads": int(os.environ.get("OPENBLAS_NUM_THREADS", 0)),
-            "reward": np.float32(action["action"].sum()),
-            "is_first": self._count == 1,
-            "is_last": False,
-            "is_terminal": False,
-        }
-
-
-def raise_value_error():
-    raise ValueError("the ice is thin")
-
-
-def raise_unpicklable():
-    raise UnpicklableError("odd")
-
-
-def raise_space_error():
-    raise SpaceError("The observation 'x' is broken.")
-
-
-def leave():
-    sys.exit(7)
-
-
-def vanish():
-    os._exit(3)
-
-
-def kill_itself():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hang():
-    time.sleep(1000)
-
-
-def policy(carry, obs):
-    envs = len(obs["reward"])
-    return carry, {"action": np.tile(np.int32([1, 2]), (envs, 1))}, {}
-
-
-def run(envs, method, steps=16, **kwargs):
-    """Drives environments in processes and returns the transitions of each."""
-    driver = Driver(envs, start_method=method, **kwargs)
-    seqs = [[] for _ in envs]
-    driver.on_step(lambda tran, worker: seqs[worker].append(tran))
-    driver(policy, steps=steps)
-    driver.close()
-    return seqs
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def gone(pids, patience=10):
-    deadline = time.monotonic() + patience
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not any(map(alive, pids))
 
 
 @both_methods
@@ -140,63 +39,96 @@ def test_each_environment_has_a_process_and_gets_its_actions(method):
 @pytest.mark.parametrize(
     ("method", "fault", "cause"),
     [
-        ("spawn", raise_unpicklable, "UnpicklableError: odd"),
-        ("spawn", kill_itself, "its process was killed by SIGKILL"),
-        ("fork", raise_value_error, "ValueError: the ice is thin"),
-        ("fork", raise_unpicklable, "UnpicklableError: odd"),
-        ("fork", leave, "SystemExit: 7"),
-        ("fork", vanish, "its process ended with status 3"),
-        ("fork", kill_itself, "its process was killed by SIGKILL"),
+        ("spawn", faulty.raise_unpicklable, "UnpicklableError: odd"),
+        ("spawn", faulty.kill_itself, "its process was killed by SIGKILL"),
+        ("fork", faulty.raise_value_error, "ValueError: the ice is thin"),
+        ("fork", faulty.raise_unpicklable, "UnpicklableError: odd"),
+        ("fork", faulty.leave, "SystemExit: 7"),
+        ("fork", faulty.vanish, "its process ended with status 3"),
+        ("fork", faulty.kill_itself, "its process was killed by SIGKILL"),
     ],
 )
 def test_failing_step(method, fault, cause):
     envs = [Faulty, partial(Faulty, fault)]
-    with pytest.raises(WorkerError, match=f"worker 1 failed in step 2: .*{cause}") as info:
+    with pytest.raises(
+        WorkerError, match=f"^Worker 1 failed in step 2 of environment 1: .*{cause}"
+    ) as info:
         run(envs, method)
     text = str(info.value)
-    assert ("Traceback" in text) == (fault in (raise_value_error, raise_unpicklable, leave))
+    assert ("Traceback" in text) == (
+        fault in (faulty.raise_value_error, faulty.raise_unpicklable, faulty.leave)
+    )
     assert (f"in {fault.__name__}" in text) == ("Traceback" in text)
 
 
-@pytest.mark.parametrize("fault", [raise_value_error, raise_unpicklable, kill_itself])
+def test_a_crash_leaves_its_stack_on_the_terminal(capfd):
+    envs = [Faulty, partial(Faulty, faulty.crash)]
+    with pytest.raises(WorkerError, match="step 2 of environment 1: .* was killed by SIGSEGV"):
+        run(envs, "fork")
+    err = capfd.readouterr().err
+    assert "Segmentation fault" in err
+    assert "in crash" in err
+
+
+@pytest.mark.parametrize(
+    "fault", [faulty.raise_value_error, faulty.raise_unpicklable, faulty.kill_itself]
+)
 def test_failing_constructor_of_one_of_eight(fault):
     envs = [Faulty] * 8
     envs[3] = partial(Faulty, fault_in_init=fault)
-    with pytest.raises(WorkerError, match="worker 3 failed in the constructor: "):
+    with pytest.raises(WorkerError, match=r"^Worker 3 failed in environment constructor 3: "):
         Driver(envs, start_method="fork")
 
 
+def test_failing_constructor_does_not_wait_for_slow_ones(monkeypatch, caplog):
+    monkeypatch.setattr(parallel, "_CLOSE_SECONDS", 0.1)
+    envs = [partial(Faulty, fault_in_init=faulty.hang)] * 2
+    envs.append(partial(Faulty, fault_in_init=faulty.raise_value_error))
+    with pytest.raises(WorkerError, match="Worker 2 failed in environment constructor 2: Value"):
+        Driver(envs, start_method="fork")
+    assert "Worker 0 was killed, since it did not close" in caplog.text
+
+
 def test_failing_constructor_with_spawn():
-    envs = [Faulty, partial(Faulty, fault_in_init=raise_value_error)]
-    with pytest.raises(WorkerError, match="worker 1 failed in the constructor: ValueError"):
+    envs = [Faulty, partial(Faulty, fault_in_init=faulty.raise_value_error)]
+    with pytest.raises(
+        WorkerError, match=r"^Worker 1 failed in environment constructor 1: ValueErr"
+    ):
         Driver(envs)
 
 
 @both_methods
 def test_hanging_step(method):
-    envs = [Faulty, partial(Faulty, hang)]
-    driver = Driver(envs, start_method=method, timeout=5)
-    driver._envs._timeout = 0.5  # the constructor may take longer on a busy machine
-    with pytest.raises(WorkerError, match=r"worker 1 failed in step 2: hangs: no .* 0\.5 s"):
-        driver(policy, steps=16)
+    envs = [Faulty, partial(Faulty, faulty.hang)]
+    message = r"Worker 1 failed in step 2 of environment 1: it hangs: no answer for 1 s\.$"
+    with pytest.raises(WorkerError, match=message):
+        run(envs, method, timeout=1)
+
+
+def test_how_many_hang():
+    envs = [partial(Faulty, faulty.hang)] * 3
+    with pytest.raises(WorkerError, match=r"no answer for 0\.5 s \(nor from 2 more\)"):
+        run(envs, "fork", timeout=0.5)
 
 
 def test_hanging_constructor():
-    with pytest.raises(WorkerError, match=r"worker 0 failed in the constructor: hangs"):
-        Driver([partial(Faulty, fault_in_init=hang)], start_method="fork", timeout=0.5)
+    with pytest.raises(
+        WorkerError, match="Worker 0 failed in environment constructor 0: it hangs"
+    ):
+        Driver([partial(Faulty, fault_in_init=faulty.hang)], start_method="fork", timeout=0.5)
 
 
 def test_errors_for_people_come_without_a_traceback():
     with pytest.raises(WorkerError) as info:
-        run([partial(Faulty, raise_space_error)], "fork")
+        run([partial(Faulty, faulty.raise_space_error)], "fork")
     assert str(info.value) == (
-        "Environment worker 0 failed in step 2: The observation 'x' is broken."
+        "Worker 0 failed in step 2 of environment 0: The observation 'x' is broken."
     )
 
 
 def test_failure_ends_all_processes_and_the_driver():
     pids = set()
-    driver = Driver([Faulty, partial(Faulty, kill_itself)], start_method="fork")
+    driver = Driver([Faulty, partial(Faulty, faulty.kill_itself)], start_method="fork")
     driver.on_step(lambda tran, worker: pids.add(int(tran["pid"])))
     with pytest.raises(WorkerError):
         driver(policy, steps=16)
@@ -214,8 +146,30 @@ def test_killed_between_steps():
     driver(policy, steps=2)
     os.kill(pids[1], signal.SIGTERM)
     assert gone([pids[1]])
-    with pytest.raises(WorkerError, match=r"worker 1 failed in step 1: .* killed by SIGTERM"):
+    with pytest.raises(WorkerError, match=r"Worker 1 failed in step 1 .* killed by SIGTERM"):
         driver(policy, steps=2)
+
+
+def test_death_shows_although_a_child_holds_the_pipes():
+    def die():
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+        faulty.kill_itself()
+
+    with pytest.raises(WorkerError, match=r"Worker 1 .* killed by SIGKILL"):
+        run([Faulty, partial(Faulty, die)], "fork", timeout=15)
+
+
+def test_environments_may_start_processes():
+    def start_child():
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+
+    seqs = run([partial(Faulty, start_child)], "fork", steps=5)
+    assert len(seqs[0]) == 5
 
 
 @both_methods
@@ -232,7 +186,9 @@ def test_wrong_observation_names_key_step_and_shapes():
             obs = super().step(action)
             return {**obs, "pid": np.zeros(3, np.int64)} if self._count == 4 else obs
 
-    with pytest.raises(WorkerError, match=r"Environment 1 gave at step 3 for 'pid' int64 \(3,\)"):
+    with pytest.raises(
+        WorkerError, match=r"step 3 of environment 1: .*'pid' is int64 \(3,\), exp"
+    ):
         run([Faulty, WrongShape], "fork")
 
 
@@ -289,16 +245,91 @@ def test_environments_are_closed(method, tmp_path):
     assert (tmp_path / "mark").read_text() == "closed"
 
 
-def script(tmp_path, code):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(code))
-    return subprocess.run(
-        [sys.executable, "-W", "error", path],
-        env={**os.environ, "PYTHONPATH": str(REPO)},
-        capture_output=True,
-        text=True,
-        timeout=60,
+def test_a_failure_to_close_is_told_and_holds_up_no_other(tmp_path, capfd):
+    class Stuck(Faulty):
+        def close(self):
+            raise OSError("the door is stuck")
+
+    envs = [Stuck, partial(CloseCounter, tmp_path / "mark")]
+    run(envs, "spawn", steps=2, workers=1)
+    assert (tmp_path / "mark").read_text() == "closed"
+    err = capfd.readouterr().err
+    assert "Closing environment 0 failed." in err
+    assert "OSError: the door is stuck" in err
+
+
+def test_a_hanging_close_is_told(monkeypatch, caplog):
+    class Hanging(Faulty):
+        def close(self):
+            time.sleep(1000)
+
+    monkeypatch.setattr(parallel, "_CLOSE_SECONDS", 0.5)
+    pids = {int(seq[0]["pid"]) for seq in run([Faulty, Hanging], "fork", steps=2)}
+    message = "Worker 1 was killed, since it did not close its environments within 0.5 s."
+    assert [x.getMessage() for x in caplog.records] == [message]
+    assert gone(pids)
+
+
+def test_workers_may_print_much(tmp_path):
+    done = script(
+        tmp_path,
+        """
+        from functools import partial
+        from embodied.core.driver import Driver
+        from tests.core.faulty import Faulty, policy
+
+        def talk():
+            for _ in range(1000):
+                print("x" * 1000)
+
+        driver = Driver([partial(Faulty, talk)] * 2, start_method="fork")
+        driver(policy, steps=8)
+        driver.close()
+        """,
     )
+    assert done.stderr == ""
+    assert done.stdout.count("x") == 2_000_000
+
+
+@both_methods
+def test_interrupt_from_the_terminal(method, tmp_path):
+    """Ctrl-C reaches all processes of the group, while they start and while they step."""
+    done = script(
+        tmp_path,
+        f"""
+        import os, signal, threading
+        from functools import partial
+        from embodied.core.driver import Driver
+        from tests.core.faulty import Faulty, policy
+
+        os.setpgrp()
+        pids = set()
+        for delay in (0.1, 0):
+            driver = None
+            try:
+                if delay:
+                    signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGINT))
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    while True:
+                        driver = Driver([Faulty] * 4, start_method="{method}")
+                        driver.close()
+                driver = Driver([Faulty] * 4, start_method="{method}")
+                driver.on_step(lambda tran, worker: pids.add(int(tran["pid"])))
+                driver.on_step(lambda tran, worker: len(pids) < 4 or os.killpg(0, signal.SIGINT))
+                driver(policy, steps=1_000_000)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            finally:
+                if driver:
+                    driver.close()
+        print(*pids)
+        """,
+    )
+    assert done.stderr == ""
+    *lines, pids = done.stdout.splitlines()
+    assert lines == ["interrupted"] * 2
+    assert len(pids.split()) == 4
+    assert gone([int(x) for x in pids.split()])
 
 
 PROGRAM = """
@@ -341,7 +372,7 @@ def test_processes_end_when_the_parent_is_killed(method, tmp_path):
         import numpy as np
         from functools import partial
         from embodied.core.driver import Driver
-        from tests.core.test_worker import Faulty, policy
+        from tests.core.faulty import Faulty, policy
 
         def hang_now():
             print(os.getpid(), flush=True)
