@@ -63,7 +63,7 @@ def test_failing_step(method, fault, cause):
 
 def test_a_crash_leaves_its_stack_on_the_terminal(capfd):
     envs = [Faulty, partial(Faulty, faulty.crash)]
-    with pytest.raises(WorkerError, match="step 2 of environment 1: .* was killed by SIGSEGV"):
+    with pytest.raises(WorkerError, match=r"step 2 of .* was killed by SIGSEGV"):
         run(envs, "fork")
     err = capfd.readouterr().err
     assert "Segmentation fault" in err
