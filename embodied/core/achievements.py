@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,15 @@ class Achievements:
         }
         self._episodes += bool(unlocked)
         self._unlocked.update(unlocked)
+
+    def save(self) -> dict[str, Any]:
+        """Returns the numbers of episodes, with achievements and in all."""
+        return {"episodes": self._episodes, "unlocked": dict(self._unlocked)}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Continues from what `save` returned."""
+        self._episodes = int(data["episodes"])
+        self._unlocked = collections.Counter(data["unlocked"])
 
     def stats(self) -> dict[str, float]:
         """Returns `success_rate/<name>`, as shares, and `crafter_score`, if there are any."""

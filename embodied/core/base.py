@@ -38,6 +38,11 @@ class Env:
       that no reward can follow (its value is 0), and implies `is_last`. A time limit sets only
       `is_last`.
     - Keys that start with `log/` are for the logger: they reach neither agent nor replay.
+    - An environment may have two more methods, by which resumed runs continue its episodes where
+      they were: `save_episode()` returns what the present episode began from, such as the random
+      state of then, as a tree of dicts, numbers and arrays, or None if that is not known;
+      `load_episode(data)` lets the next reset begin that episode. With equal actions it must
+      give equal observations.
     """
 
     @property

@@ -66,6 +66,7 @@ class Driver:
             else SerialEnvs(make_env_fns)
         )
         self._steps = 0
+        self._constructors = len(make_env_fns)
         self.length = self._envs.length
         self.obs_space = self._envs.obs_space
         self.act_space = self._envs.act_space
@@ -86,6 +87,40 @@ class Driver:
         self._carry = init_policy(self.length) if init_policy else None
         self._acts = allocate(self.act_space, self.length)
         self._acts["reset"][:] = True
+
+    def save(self, save_carry: Callable[[Any], Any]) -> Data:
+        """Returns the states of environments and policy, from which `load` goes on.
+
+        Args:
+          save_carry: turns the policy's carry into a tree of dicts, lists, tuples and arrays.
+        """
+        acts = {k: v.copy() for k, v in self._acts.items()}
+        return {"envs": self._envs.save(), "acts": acts, "carry": save_carry(self._carry)}
+
+    def load(self, data: Data, load_carry: Callable[[Any], Any]) -> int:
+        """Goes on from what `save` returned, in as many environments as possible.
+
+        Environments that cannot save their state, or do not come to it again, start new episodes
+        at the next step; so do all of them if their number or their actions have changed.
+
+        Args:
+          data: from `save`.
+          load_carry: the inverse of `save_carry`.
+
+        Returns:
+          In how many environments the episode goes on.
+        """
+        acts = data["acts"]
+        layout = {k: (v.shape, v.dtype) for k, v in self._acts.items()}
+        if layout != {k: (v.shape, v.dtype) for k, v in acts.items()} or (
+            len(data["envs"]) != self._constructors
+        ):
+            return 0
+        loaded = self._envs.load(data["envs"])
+        self._carry = load_carry(data["carry"])
+        self._acts = {k: v.copy() for k, v in acts.items()}
+        self._acts["reset"] |= ~loaded
+        return int(loaded.sum())
 
     def on_step(self, callback: Callable[[Data, int], Any]) -> None:
         """Registers a function to be called with every transition and its environment's index."""

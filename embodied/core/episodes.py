@@ -98,6 +98,24 @@ class Episodes:
         self._drop_stale()
         return {**self._stats.result(), **self._achievements.stats()}
 
+    def save(self) -> Data:
+        """Returns all that is known but for the images of episodes that are under way."""
+        fields = ("score", "length", "reward", "changes", "logs")
+        return {
+            "open": {k: {f: getattr(x, f) for f in fields} for k, x in self._open.items()},
+            "stats": self._stats.save(),
+            "recent": list(self._recent),
+            "achievements": self._achievements.save(),
+        }
+
+    def load(self, data: Data) -> None:
+        """Continues from what `save` returned."""
+        now = time.monotonic()
+        self._open = {k: _Episode(updated=now, **fields) for k, fields in data["open"].items()}
+        self._stats.load(data["stats"])
+        self._recent.extend(data["recent"])
+        self._achievements.load(data["achievements"])
+
     def _finish(self, episode: _Episode) -> None:
         self._recent.append(episode.score)
         self._emit({"score": episode.score, "length": episode.length})

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .base import BatchedEnv, Data, Spaces
 from .batch import SharedArrays, common_spaces, ranges, split
 from .errors import EnvError, WorkerError
@@ -100,23 +102,46 @@ class ParallelEnvs(BatchedEnv):
         arrays = self._shared[0].arrays
         for key in self.act_space:
             arrays[key][...] = action[key]
-        try:
-            for worker in self._workers:
-                worker.expect("step", self._timeout)
-                worker.send(STEP)
-            self._collect()
-        except BaseException:  # answers are outstanding, also after Ctrl-C
-            self.close()
-            raise
+        arrays["reset"][self._lost] = True
+        self._ask("step", [STEP] * len(self._workers))
+        self._lost[:] = False
         self._steps += 1
         return {k: arrays[k].copy() for k in self.obs_space}
+
+    def save(self) -> list[Any]:
+        """For every constructor the state of its environment; see `SerialEnvs.save`."""
+        answers = self._ask("save", [("save",)] * len(self._workers))
+        counts = [len(self._built[worker.index][2]) for worker in self._workers]
+        missing = ([None] * count for count in counts)
+        return [x for a, b in zip(answers, missing, strict=True) for x in (a or b)]
+
+    def load(self, states: Sequence[Any]) -> np.ndarray:
+        """Brings environments to saved states; see `SerialEnvs.load`."""
+        counts = [len(self._built[worker.index][2]) for worker in self._workers]
+        answers = self._ask("load", [("load", list(states[part])) for part in ranges(counts)])
+        loaded = np.zeros(self.length, bool)
+        for rows, answer in zip(self._rows, answers, strict=True):
+            loaded[rows] = False if answer is None else answer
+        return loaded
 
     def close(self) -> None:
         """Closes every environment and ends the processes."""
         self._finalizer()
 
-    def _collect(self) -> None:
+    def _ask(self, phase: str, messages: Sequence[Any]) -> list[Any]:
+        """Sends every worker a message and waits for the answers; None of those started anew."""
+        try:
+            for worker, message in zip(self._workers, messages, strict=True):
+                worker.expect(phase, self._timeout)
+                worker.send(message)
+            return self._collect()
+        except BaseException:  # answers are outstanding, also after Ctrl-C
+            self.close()
+            raise
+
+    def _collect(self) -> list[Any]:
         """Waits until every worker has done its part; starts those anew that fail."""
+        answers: dict[int, Any] = {}
         waiting = set(self._workers)
         while waiting:
             answered = ready(waiting)
@@ -126,12 +151,14 @@ class ParallelEnvs(BatchedEnv):
                     self._restart(worker, cause, content)
                 elif self._advance(worker, content):
                     waiting.remove(worker)
+                    answers[worker.index] = content
             late = [w for w in waiting if not w.left()] if not answered else []
             for worker in late:
                 worker.process.kill()
             for worker in late:
                 more = f" (nor from {len(late) - 1} more)" if len(late) > 1 else ""
                 self._restart(worker, f"it hangs: no answer for {worker.seconds:g} s{more}")
+        return [answers[worker.index] for worker in self._workers]
 
     def _advance(self, worker: Worker, content: Any) -> bool:
         """Takes an answer and says what is next; returns whether the worker has done its part."""
@@ -144,6 +171,7 @@ class ParallelEnvs(BatchedEnv):
                 return True
             # What the policy chose was for the episode that is lost.
             self._shared[0].arrays["reset"][self._rows[worker.index]] = True
+            self._lost[self._rows[worker.index]] = True
             worker.send((self._shared[0].name, self.length, self._rows[worker.index]))
             worker.send(STEP)
             worker.expect("step", self._timeout)
@@ -167,6 +195,7 @@ class ParallelEnvs(BatchedEnv):
         built = [self._built[worker.index] for worker in self._workers]
         self._rows = ranges(sum(lengths) for *_, lengths in built)
         self.length = self._rows[-1].stop
+        self._lost = np.zeros(self.length, bool)  # environments that lost their episode
         self._shared.append(SharedArrays({**self.obs_space, **self.act_space}, self.length))
         for worker, rows in zip(self._workers, self._rows, strict=True):
             worker.send((self._shared[0].name, self.length, rows))
@@ -196,7 +225,8 @@ class ParallelEnvs(BatchedEnv):
         if worker.phase == "build":
             return f"environment constructor {worker.at}"
         lengths = [n for w in self._workers for n in self._built[w.index][2]]
-        return f"step {self._steps} of {name(ranges(lengths)[worker.at])}"
+        where = {"step": f"step {self._steps}", "save": "saving", "load": "loading"}[worker.phase]
+        return f"{where} of {name(ranges(lengths)[worker.at])}"
 
 
 def worker_count(envs: int, per_worker: int) -> int:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from .base import BatchedEnv, Data, Env, Spaces
 from .batch import allocate, common_spaces, put, ranges, take
 from .errors import EmbodiedError, EnvError
+from .recording import Recording
 
 MakeEnv = Callable[..., Env | BatchedEnv]
 
@@ -55,6 +58,10 @@ class SerialEnvs(BatchedEnv):
             raise
         self.lengths = [env.length if isinstance(env, BatchedEnv) else 1 for env in self._envs]
         self.length = sum(self.lengths)
+        self._recordings = [
+            Recording(env) if hasattr(env, "save_episode") and isinstance(env, Env) else None
+            for env in self._envs
+        ]
         self._rows: list[int | slice] = [
             rows if isinstance(env, BatchedEnv) else rows.start
             for env, rows in zip(self._envs, ranges(self.lengths), strict=True)
@@ -96,9 +103,29 @@ class SerialEnvs(BatchedEnv):
 
     def step_into(self, action: Data, obs: Data) -> None:
         """Steps every environment once and writes what follows into arrays [E, ...]."""
-        for index, (env, rows) in enumerate(zip(self._envs, self._rows, strict=True)):
+        parts = zip(self._envs, self._recordings, self._rows, strict=True)
+        for index, (env, recording, rows) in enumerate(parts):
             self._at.value = self._first + index
-            put(obs, rows, env.step(take(action, rows)))
+            put(obs, rows, (recording or env).step(take(action, rows)))
+
+    def save(self) -> list[Any]:
+        """For every constructor the state of its environment, None if it has no way to save it."""
+        return [recording and recording.save() for recording in self._recordings]
+
+    def load(self, states: Sequence[Any]) -> np.ndarray:
+        """Brings environments to saved states.
+
+        Args:
+          states: as from `save`.
+
+        Returns:
+          Booleans [E], which environments are in the saved state; the others are to be reset.
+        """
+        loaded = []
+        for index, (recording, state) in enumerate(zip(self._recordings, states, strict=True)):
+            self._at.value = self._first + index
+            loaded.append(bool(recording and state and recording.load(state)))
+        return np.repeat(loaded, self.lengths)
 
     def close(self) -> None:
         """Closes every environment; a failure in that is logged and holds up no other."""

@@ -52,8 +52,9 @@ class Worker:
       start_method: "spawn" or "fork".
 
     Attributes:
-      phase: what its next answer ends: "start", "build" or "step". The answer to "build" is
-        `(obs_space, act_space, lengths)`; the others say nothing more.
+      phase: what its next answer ends: "start", "build", "step", "save" or "load". The answer to
+        "build" is `(obs_space, act_space, lengths)`, the last two give what `SerialEnvs` returns;
+        the others say nothing more.
       seconds: how long that may take.
     """
 
@@ -118,8 +119,8 @@ class Worker:
         """Sends a message; that the process is gone shows when its answer is waited for.
 
         Args:
-          message: STEP; CLOSE; or, before the first step, name and length of the shared memory
-            and this worker's rows in it.
+          message: STEP; CLOSE; `("save",)` or `("load", states)`, see `SerialEnvs`; or, before
+            all these, name and length of the shared memory and this worker's rows in it.
         """
         with contextlib.suppress(OSError):
             if message == STEP:
@@ -269,9 +270,17 @@ def _step_on_demand(
 ) -> None:
     obs = {k: shared.arrays[k][rows] for k in envs.obs_space}
     acts = {k: shared.arrays[k][rows] for k in envs.act_space}
-    while commands.recv_bytes() == STEP:
-        envs.step_into(acts, obs)
-        answers.send_bytes(_DONE)
+    while True:
+        message = commands.recv_bytes()
+        if message == STEP:
+            envs.step_into(acts, obs)
+            answers.send_bytes(_DONE)
+            continue
+        request = pickle.loads(message)
+        if request is CLOSE:
+            return
+        method, *args = request
+        answers.send(("", getattr(envs, method)(*args)))
 
 
 def _end_with_parent() -> None:

@@ -37,6 +37,7 @@ class Dummy(Env):
         self._size = tuple(size)
         self._length = length
         self._rng = np.random.default_rng(seed)
+        self._start = self._rng.bit_generator.state  # when the episode began
         self._count = 0
         self._over = True
 
@@ -70,6 +71,8 @@ class Dummy(Env):
     def step(self, action: Data) -> Data:
         """Counts the action; see `Env.step`."""
         first = bool(action["reset"]) or self._over
+        if first:
+            self._start = self._rng.bit_generator.state
         self._count = 0 if first else self._count + 1
         self._over = self._count >= self._length
         count = self._count
@@ -85,3 +88,11 @@ class Dummy(Env):
             "is_last": np.bool_(self._over),
             "is_terminal": np.bool_(self._over),
         }
+
+    def save_episode(self) -> Data:
+        """The random state from which the episode began."""
+        return dict(self._start)
+
+    def load_episode(self, data: Data) -> None:
+        """Lets the next episode begin from there."""
+        self._rng.bit_generator.state = data

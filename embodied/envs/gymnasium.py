@@ -85,7 +85,8 @@ class Gymnasium(Env):
         self._repeat = repeat
         self._seed: int | None = seed
         self._over = True
-        self._start: Any = None  # an observation that is waiting to be the first
+        self._origin: Any = None  # what the episode began from
+        self._start: Any = None  # an observation that is waiting to be the first, and its origin
         self._renders = render
         if render:
             self._start = self._reset()
@@ -106,7 +107,8 @@ class Gymnasium(Env):
         if action["reset"] or self._over:
             self._over = False
             start, self._start = self._start, None
-            return self._observe(self._reset() if start is None else start, is_first=True)
+            value, self._origin = start or self._reset()
+            return self._observe(value, is_first=True)
         reward: Any = 0.0
         move = self._act.decode(action)
         for _ in range(self._repeat):
@@ -122,22 +124,36 @@ class Gymnasium(Env):
         """Closes the environment."""
         self._env.close()
 
-    def _reset(self) -> Any:
+    def save_episode(self) -> Any:
+        """The seed or the random state from which the episode began; None if there is none."""
+        return self._origin
+
+    def load_episode(self, data: Any) -> None:
+        """Lets the next episode begin from there."""
+        self._start = None
+        self._seed = data if isinstance(data, int) else None
+        if self._seed is None:
+            self._env.unwrapped.np_random.bit_generator.state = data
+
+    def _reset(self) -> tuple[Any, Any]:
+        """The first observation of an episode, and from which seed or random state it began."""
         seed, self._seed = self._seed, None
+        random = getattr(getattr(self._env, "unwrapped", self._env), "np_random", None)
+        state = random.bit_generator.state if isinstance(random, np.random.Generator) else None
         result = self._env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise EnvError(
                 "The environment's reset must return a pair of an observation and a dict of "
                 f"infos, but returned {_count(result)}."
             )
-        return result[0]
+        return result[0], state if seed is None else seed
 
     def _last(self, value: Any, info: Any) -> Any:
         """The last observation of an episode; keeps the first of the next if it came along."""
         infos = info if isinstance(info, Mapping) else {}
         for key in ("final_obs", "final_observation"):
             if infos.get(key) is not None:
-                self._start = value
+                self._start = value, None
                 return infos[key]
         return value
 
@@ -220,6 +236,3 @@ def _make(name: str, render: bool, kwargs: dict[str, Any]) -> Any:
         raise MissingPackageError(f"the environment {name!r}", package, package) from error
     except gymnasium.error.Error as error:
         raise unknown("environment of Gymnasium", name, gymnasium.registry) from error
-
-
-_FlatSpace, _OWN_OBS = FlatSpace, OWN_OBS

@@ -6,6 +6,7 @@ Each is made once and called at every turn of the loop; it knows by itself wheth
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import shutil
 import time
@@ -51,6 +52,55 @@ def make_driver(make_env_fns: Sequence[MakeEnv], args: Any, **policy_kwargs: Any
         args.env_restarts,
         **policy_kwargs,
     )
+
+
+class Acting:
+    """Carries environments and policy over from the process before.
+
+    Args:
+      agent: acts.
+    """
+
+    def __init__(self, agent: Agent):
+        self._agent = agent
+        self._driver: Driver | None = None
+        self._before: Data | None = None
+        self._starts = 0  # of environments in the processes before, restarts included
+
+    def reseed(self, make_env_fns: Sequence[MakeEnv]) -> list[MakeEnv]:
+        """Lets constructors that take `restarts` choose other seeds than in processes before."""
+        if not self._starts:
+            return list(make_env_fns)
+        return [
+            partial(_make_again, fn, self._starts)
+            if "restarts" in inspect.signature(fn).parameters
+            else fn
+            for fn in make_env_fns
+        ]
+
+    def begin(self, driver: Driver) -> None:
+        """Brings a new driver to where the saved one was, or to the start of episodes."""
+        self._driver = driver
+        driver.reset(self._agent.init_policy)
+        before, self._before = self._before, None
+        if before is not None:
+            going_on = driver.load(before, partial(self._agent.load_carry, mode="policy"))
+            print(f"The episodes of {going_on} of {driver.length} environments go on.", flush=True)
+
+    def save(self) -> Data:
+        """Returns where the driver is."""
+        driver, before = self._driver, self._before
+        if driver is not None:
+            before = driver.save(self._agent.save_carry)
+        return {"starts": self._starts + (driver.restarts if driver else 0), "driver": before}
+
+    def load(self, data: Data) -> None:
+        """Takes what `save` returned, for `begin`."""
+        self._starts, self._before = int(data["starts"]) + 1, data["driver"]
+
+
+def _make_again(make_env: MakeEnv, before: int, restarts: int = 0) -> Any:
+    return make_env(restarts=before + restarts)
 
 
 class Learn:

@@ -54,20 +54,26 @@ def train(
 
         learn = parts.Learn(agent, replay, stream, step, args)
         report = parts.Report(agent, replay, partial(make_stream, replay, "report"), logger, args)
-        save = parts.Save(
-            Path(args.logdir) / "ckpt",
-            {"step": step, "agent": agent, "replay": replay, "stream": stream, "learn": learn},
-            args,
-            lambda: episodes.recent_score,
-        )
+        acting = parts.Acting(agent)
+        content = {
+            "step": step,
+            "agent": agent,
+            "replay": replay,
+            "stream": stream,
+            "learn": learn,
+            "episodes": episodes,
+            "acting": acting,
+        }
+        directory = Path(args.logdir) / "ckpt"
+        save = parts.Save(directory, content, args, lambda: episodes.recent_score)
         save.restore()
 
-        driver = parts.make_driver(make_envs(), args, mode="train")
+        driver = parts.make_driver(acting.reseed(make_envs()), args, mode="train")
         stack.enter_context(contextlib.closing(driver))
         driver.on_step(lambda tran, worker: step.increment())
         driver.on_step(replay.add)
         driver.on_step(episodes.on_step)
-        driver.reset(agent.init_policy)
+        acting.begin(driver)
         log = parts.Log(logger, learn, episodes, replay, driver, args)
 
         while not (step >= args.steps or episodes.reached(args.stop_score) or interrupt.requested):
