@@ -200,17 +200,18 @@ def make_logger(config: elements.Config) -> Any:
             chosen += makers[name]()
         except MissingPackageError as e:
             print(f"{e} The run goes on without this output.", flush=True)
-    repeat = config.env.get(config.task.split("_")[0], {}).get("repeat", 1)
+    repeat = _suite_options(config).get("repeat", 1)
     return Logger(elements.Counter(), chosen, repeat)
 
 
 def _suite_options(config: elements.Config) -> dict[str, Any]:
-    return dict(config.env.get(config.task.split("_")[0], {}))
+    suite = config.task.split("_")[0]
+    return dict(config.env.get({"gym": "gymnasium"}.get(suite, suite), {}))
 
 
 def _seed(config: elements.Config, restarts: int) -> int:
-    # Seeds have 32 bits, so that those of restarts are no other run's.
-    return config.seed + (restarts << 32)
+    # The first 64 bits tell the seed of the run and the environment, so that this repeats none.
+    return config.seed + (restarts << 64)
 
 
 def _make_selector(config: elements.Config, capacity: int) -> Any:

@@ -9,6 +9,7 @@ import elements
 import numpy as np
 import pytest
 
+import embodied
 from dreamerv3 import factory
 from dreamerv3.config import compose
 from embodied.core.driver import Driver
@@ -41,8 +42,8 @@ class TestEnv:
                 {"act_disc": np.int32(5), "act_cont": np.zeros(6, np.float32), "reset": np.False_}
             )
 
-    def first(self, config, index):
-        env = factory.make_env(config, index)
+    def first(self, config, index, **kwargs):
+        env = factory.make_env(config, index, **kwargs)
         reset = {"act_disc": np.int32(0), "act_cont": np.zeros(6, np.float32), "reset": np.True_}
         return env.step(reset)["vector"].tolist()
 
@@ -51,6 +52,11 @@ class TestEnv:
         assert self.first(one, 0) == self.first(one, 0)
         others = [self.first(one, 1), self.first(config(tmp_path, seed=2), 0)]
         assert self.first(one, 0) not in others
+
+    def test_another_seed_follows_from_a_restart(self, tmp_path):
+        seeds = [config(tmp_path, seed=seed) for seed in (1, 2)]
+        firsts = [self.first(x, i, restarts=n) for x in seeds for i in (0, 1) for n in (0, 1, 2)]
+        assert len({tuple(x) for x in firsts}) == 12
 
     def test_overrides_replace_options(self, tmp_path):
         env = factory.make_env(config(tmp_path), 0, size=(8, 12))
@@ -65,6 +71,67 @@ class TestEnv:
         )
         payload = cloudpickle.dumps(partial(factory.make_env, config(tmp_path)))
         subprocess.run([sys.executable, "-c", code], input=payload, check=True)
+
+
+BATCH = """
+import numpy as np
+import embodied
+from embodied.envs.dummy import Dummy
+
+class Batch(embodied.BatchedEnv):
+    def __init__(self, envs, seed, index):
+        self.envs = [Dummy("disc", size=(8, 8), length=5, seed=seed + i) for i in range(envs)]
+        self.length = envs
+        self.index = index
+        self.obs_space, self.act_space = self.envs[0].obs_space, self.envs[0].act_space
+
+    obs_space = act_space = None
+
+    def step(self, action):
+        obs = [env.step({k: v[i] for k, v in action.items()}) for i, env in enumerate(self.envs)]
+        return {k: np.stack([x[k] for x in obs]) for k in obs[0]}
+"""
+
+
+class TestEnvs:
+    def drive(self, config, steps=24, **kwargs):
+        driver = Driver(factory.make_envs(config), mode="train", **kwargs)
+        agent = factory.make_agent(config)
+        driver.reset(agent.init_policy)
+        seqs = [[] for _ in range(driver.length)]
+        driver.on_step(lambda tran, worker: seqs[worker].append(tran))
+        driver(agent.policy, steps=steps)
+        driver.close()
+        return seqs
+
+    def test_one_constructor_each(self, tmp_path):
+        cfg = config(tmp_path, run__envs=3)
+        makers = factory.make_envs(cfg)
+        assert len(makers) == 3
+        firsts = [seq[0]["vector"] for seq in self.drive(cfg, steps=3, parallel=False)]
+        assert [x.tolist() for x in firsts] == [TestEnv().first(cfg, i) for i in range(3)]
+
+    @pytest.fixture
+    def batched(self, tmp_path, monkeypatch):
+        (tmp_path / "my_batches.py").write_text(BATCH)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return {"task": "custom_my_batches:Batch", "run__envs": 6}
+
+    @pytest.mark.parametrize(("per_worker", "lengths"), [(6, [6]), (3, [3, 3]), (1, [1] * 6)])
+    def test_batched_tasks_make_a_batch_per_worker(self, tmp_path, batched, per_worker, lengths):
+        makers = factory.make_envs(config(tmp_path, **batched, run__envs_per_worker=per_worker))
+        made = [make() for make in makers]
+        assert [env.length for env in made] == lengths
+        assert [env.index for env in made] == list(range(0, 6, per_worker))
+        assert all(isinstance(env, embodied.BatchedEnv) for env in made)
+
+    def test_batched_tasks_run(self, tmp_path, batched):
+        cfg = config(tmp_path, **batched, run__envs_per_worker=3)
+        seqs = self.drive(cfg, steps=42, workers=2)
+        assert len(seqs) == 6
+        for seq in seqs:
+            assert [int(x["count"]) for x in seq] == [0, 1, 2, 3, 4, 5, 0]
+            assert [bool(x["is_last"]) for x in seq] == [False] * 5 + [True, False]
 
 
 def test_random_agent_sees_what_an_agent_sees(tmp_path):

@@ -20,6 +20,18 @@ class TestValidate:
                 "train devices 2, not '3,1,1'",
             ),
             ({"jax.train_mesh": "-1,-1,1"}, "one of them possibly -1"),
+            # Workers.
+            (
+                {"run.envs": 16, "run.envs_per_worker": 3},
+                "run.envs must be a multiple of run.envs_per_worker, but 16 is none of 3",
+            ),
+            ({"run.envs_per_worker": -1}, "'run.envs_per_worker' must be at least 0, not -1"),
+            ({"run.env_restarts": -1}, "'run.env_restarts' must be at least 0, not -1"),
+            ({"run.env_timeout": 0}, "'run.env_timeout' must be at least 0.1, not 0.0"),
+            (
+                {"run.start_method": "forks"},
+                "'run.start_method' cannot be 'forks': did you .*fork",
+            ),
             ({"jax.train_mesh": "2"}, "three numbers d,f,t"),
             ({"jax.policy_devices": "0,0"}, "names a device twice: 0, 0"),
             # A replay that could never fill a batch.
@@ -40,7 +52,10 @@ class TestValidate:
             ({"report_length": 0}, "'report_length' must be at least 1"),
             ({"replay_context": -1}, "'replay_context' must be at least 0, not -1"),
             ({"agent.policy.unimix": 1.5}, "must be between 0 and 1, not 1.5"),
+            ({"agent.enc.keys": "(image"}, "agent.enc.keys is no regular expression: missing"),
             # Names.
+            ({"agent.policy_dist_disc": "hotone"}, "cannot be 'hotone': did you mean 'onehot'"),
+            ({"agent.policy_dist_cont": "normal"}, "cannot be 'normal'"),
             ({"task": "gimnasium_CartPole-v1"}, "task 'gimnasium_.*did you mean 'gymnasium_NAME'"),
             ({"task": "CartPole-v1"}, "not one of a known suite"),
             ({"task": "dmc"}, "task 'dmc' is not one"),
@@ -67,6 +82,8 @@ class TestValidate:
             {"batch_size": 14, "jax.train_devices": "0,1"},
             {"batch_size": 13, "jax.train_devices": "0,1", "jax.train_mesh": "1,1,-1"},
             {"replay.size": 1040},
+            {"run.envs": 15, "run.envs_per_worker": 5},
+            {"run.envs": 15, "run.envs_per_worker": 0},
             {"agent.dec.simple.depth": 3, "agent.dec.simple.bspace": 0},
             {"report_length": 1, "replay_context": 0},
         ],

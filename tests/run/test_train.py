@@ -1,5 +1,8 @@
 import collections
 import json
+import os
+import signal
+import time
 from functools import partial
 
 import elements
@@ -7,12 +10,13 @@ import numpy as np
 import pytest
 
 from embodied import envs
-from embodied.core.errors import CheckpointError, WorkerError
+from embodied.core.errors import CheckpointError, EnvError, WorkerError
 from embodied.core.logger import Logger
 from embodied.core.outputs import JSONLOutput
 from embodied.core.random import RandomAgent
 from embodied.core.replay import Replay
 from embodied.core.streams import Consec, Map, Prefetch, Stateless
+from embodied.core.wrappers import Wrapper
 from embodied.run import parts
 from embodied.run.train import train
 
@@ -273,6 +277,87 @@ def test_an_error_closes_everything_and_keeps_the_last_save(tmp_path):
     assert closed == [True]
     saved = next((tmp_path / "ckpt").glob("*/step.json")).read_text()
     assert saved == "18"  # two environments took nine steps each
+
+
+class Mortal(Wrapper):
+    """An environment whose process dies or hangs at its tenth step, until it is started anew."""
+
+    def __init__(self, index, fault=None, restarts=0):
+        super().__init__(envs.make("dummy_disc", index, size=(8, 8), length=20))
+        self._fault = fault if not restarts else None
+        self._steps = 0
+
+    @property
+    def obs_space(self):
+        return {**self.env.obs_space, "log/pid": elements.Space(np.int64)}
+
+    def step(self, action):
+        self._steps += 1
+        if self._fault and self._steps == 10:
+            self._fault()
+        return {**self.env.step(action), "log/pid": np.int64(os.getpid())}
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang():
+    time.sleep(1000)
+
+
+@pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+class TestWorkers:
+    def run(self, tmp_path, fault=None, **changes):
+        make_env = partial(Mortal, fault=fault)
+        changes = {"debug": False, "start_method": "fork", "steps": 200, **changes}
+        return Run(tmp_path, make_env=make_env, **changes)
+
+    def test_a_run_goes_on_after_restarts(self, tmp_path, caplog):
+        run = self.run(tmp_path, die, env_restarts=2)()
+        assert run.read("metrics.jsonl")[-1]["env_restarts"] == 2
+        assert len([x for x in caplog.records if "killed by SIGKILL" in x.getMessage()]) == 2
+        lengths = {x.get("episode/length", 20) for x in run.read("metrics.jsonl")}
+        assert lengths == {20}
+
+    def test_a_single_environment_can_be_started_anew(self, tmp_path, caplog):
+        run = self.run(tmp_path, die, env_restarts=1, envs=1, steps=30)()
+        assert int(run.logger.step) == 30
+        assert "killed by SIGKILL" in caplog.text
+
+    def test_no_restarts_by_default(self, tmp_path):
+        with pytest.raises(WorkerError, match=r"step 9 of environment \d: .* by SIGKILL\.$"):
+            self.run(tmp_path, die)()
+
+    def test_timeout(self, tmp_path):
+        with pytest.raises(WorkerError, match=r"it hangs: no answer for 0\.5 s"):
+            self.run(tmp_path, hang, env_timeout=0.5)()
+
+    @pytest.mark.parametrize(
+        ("changes", "workers"),
+        [
+            ({"envs_per_worker": 1}, 4),
+            ({"envs_per_worker": 2}, 2),
+            ({"envs_per_worker": 4}, 1),
+            ({"debug": True}, 0),
+        ],
+    )
+    def test_environments_share_workers(self, tmp_path, monkeypatch, changes, workers):
+        pids = set()
+        add = Replay.add
+
+        def spy(self, tran, worker):
+            pids.add(int(tran["log/pid"]))
+            add(self, tran, worker)
+
+        monkeypatch.setattr(Replay, "add", spy)
+        self.run(tmp_path, envs=4, steps=8, **changes)()
+        assert len(pids - {os.getpid()}) == workers
+
+    def test_start_method(self, tmp_path):
+        with pytest.raises(EnvError, match="'teleport': choose the start method"):
+            self.run(tmp_path, start_method="teleport")()
 
 
 class Prefetching(Learner):
