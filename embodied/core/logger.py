@@ -110,8 +110,12 @@ class Aggregate:
 
     def save(self) -> dict[str, Any]:
         """What was taken in since the last result."""
-        parts = {"sums": self._sums, "counts": self._counts, "vectors": self._vectors}
-        return {**{k: dict(v) for k, v in parts.items()}, "last": dict(self._last)}
+        return {
+            "sums": dict(self._sums),
+            "counts": dict(self._counts),
+            "vectors": dict(self._vectors),
+            "last": dict(self._last),
+        }
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Continues from what `save` returned."""
