@@ -48,6 +48,14 @@ def is_image(space: elements.Space) -> bool:
         return bool(np.isfinite(top - low).all())
 
 
+def is_gray(space: elements.Space) -> bool:
+    """Whether a space holds images of bytes without an axis for their channel: [H, W]."""
+    if space.dtype != np.uint8 or len(space.shape) != 2 or min(space.shape) < LEAST_IMAGE_SIDE:
+        return False
+    low, top = bounds(space)
+    return bool((low == 0).all() and (top == 255).all())
+
+
 def is_classes(space: elements.Space) -> bool:
     """Whether a space holds booleans, or integers few enough to be classes rather than numbers.
 

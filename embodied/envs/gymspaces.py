@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.base import Array, Data, Spaces
 from ..core.errors import SpaceError
-from ..core.spaces import LEAST_IMAGE_SIDE, is_image, to_array
+from ..core.spaces import is_gray, is_image, to_array
 
 OWN_OBS = ("reward", "is_first", "is_last", "is_terminal", "log/image")
 _MOST_CLASSES = 256  # an integer Box with more values is a number to the agent
@@ -57,7 +57,7 @@ class FlatSpace:
 
         self._name = name
         self._kind = kind
-        self._ignore = ignore
+        self._ignore = _compiled(ignore) if ignore else None
         self._bounds = bounds
         self._ignored = False
         self.spaces: Spaces = {}
@@ -89,7 +89,7 @@ class FlatSpace:
         from gymnasium import spaces
 
         key = _key(path)
-        if self._ignore and re.fullmatch(self._ignore, key):
+        if self._ignore and self._ignore.fullmatch(key):
             self._ignored = True
             return None
         if isinstance(space, spaces.Dict):
@@ -170,6 +170,15 @@ class _Part(NamedTuple):
         return None
 
 
+def _compiled(ignore: str) -> re.Pattern[str]:
+    try:
+        return re.compile(ignore)
+    except re.error as error:
+        raise SpaceError(
+            f"The option ignore={ignore!r} is no regular expression: {error}."
+        ) from error
+
+
 def _decode(node: _Part | _Leaf | None, flat: Data) -> Any:
     if isinstance(node, _Leaf):
         return node.convert(flat[node.key])
@@ -209,12 +218,9 @@ def _observation(space: Any) -> _Leaf | None:
             return array if (cast != array).any() else cast
         return array
 
-    if not _is_gray(space, dtype):
+    if not is_gray(ours):
         return _Leaf(ours, encode)
-    return _Leaf(
-        elements.Space(np.uint8, (*space.shape, 1)),
-        lambda x: encode(x)[..., None],
-    )
+    return _Leaf(elements.Space(np.uint8, (*space.shape, 1)), lambda x: encode(x)[..., None])
 
 
 def _action(space: Any) -> _Leaf | None:
@@ -270,13 +276,3 @@ def _is_box(space: Any) -> bool:
     from gymnasium import spaces
 
     return isinstance(space, spaces.Box)
-
-
-def _is_gray(space: Any, dtype: np.dtype) -> bool:
-    """Whether values are images [H, W] of bytes without an axis for the channel."""
-    return (
-        dtype == np.uint8
-        and len(space.shape) == 2
-        and min(space.shape) >= LEAST_IMAGE_SIDE
-        and bool((space.low == 0).all() and (space.high == 255).all())
-    )

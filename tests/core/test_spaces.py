@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied.core.spaces import describe, fault, same_space, sample, to_array
+from embodied.core.spaces import describe, fault, is_gray, same_space, sample, to_array
 
 f32 = np.float32
 
@@ -71,6 +71,21 @@ def test_fault(space, value, found):
 )
 def test_to_array_casts_the_numbers_of_python_alone(value, dtype, found):
     assert to_array(value, np.dtype(dtype)).dtype == found
+
+
+@pytest.mark.parametrize(
+    ("space", "gray"),
+    [
+        (elements.Space(np.uint8, (8, 9)), True),
+        (elements.Space(np.uint8, (8, 9), 0, 256), True),
+        (elements.Space(np.uint8, (8, 9), 0, 10), False),
+        (elements.Space(np.uint8, (7, 9)), False),
+        (elements.Space(np.uint8, (8, 9, 1)), False),
+        (elements.Space(f32, (8, 9), 0, 1), False),
+    ],
+)
+def test_matrices_of_bytes_are_gray_images(space, gray):
+    assert is_gray(space) == gray
 
 
 def test_describe_gives_inclusive_bounds():

@@ -603,6 +603,8 @@ def test_keys_can_be_ignored():
     check_env(env)
     with pytest.raises(SpaceError, match=r"ignore='z' matches no key of the observation"):
         Gymnasium(Toy(obs_space=_build({"x": 2})), ignore="z")
+    with pytest.raises(SpaceError, match=r"ignore='\(' is no regular expression"):
+        Gymnasium(Toy(obs_space=_build({"x": 2})), ignore="(")
     with pytest.raises(SpaceError, match="of which nothing is left"):
         Gymnasium(Toy(obs_space=_build({"x": 2})), ignore=".*")
 
@@ -663,8 +665,10 @@ class TestOptions:
             assert np.isfinite(env.obs_space["v"].high).all() == keep
             assert np.isfinite(env.obs_space["i"].high).all()
 
-    def test_options_of_the_config_construct_it(self):
-        config = compose(["gymnasium"], {"env.gymnasium.repeat": 2, "run.envs": 1})
+    @pytest.mark.parametrize("suite", ["gymnasium", "gym"])
+    def test_options_of_the_config_construct_it(self, suite):
+        flags = {"env.gymnasium.repeat": 2, "task": f"{suite}_CartPole-v1"}
+        config = compose(["gymnasium"], flags)
         env = make_env(config, 0, length=4)
         zero = {"action": np.int32(0), "reset": np.bool_(False)}
         assert [bool(env.step(zero)["is_last"]) for _ in range(3)] == [False, False, True]

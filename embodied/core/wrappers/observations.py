@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import Array, Data, Env, Spaces
 from ..errors import EnvError, SpaceError
-from ..spaces import LEAST_IMAGE_SIDE, bounds, describe, fault, is_image
+from ..spaces import bounds, describe, fault, is_gray, is_image
 from .base import Wrapper
 
 
@@ -39,7 +39,7 @@ class ResizeImage(Wrapper):
         self._images = {
             k: v
             for k, v in env.obs_space.items()
-            if (is_image(v) or _is_gray(v)) and not k.startswith("log/")
+            if (is_image(v) or is_gray(v)) and not k.startswith("log/")
         }
         resized = {k: resized_space(v, size) for k, v in self._images.items()}
         self._obs_space = {**env.obs_space, **resized}
@@ -91,8 +91,15 @@ def resize_image(image: Array, space: elements.Space, size: tuple[int, int], key
         image = image[..., None]
     if image.shape[:2] == tuple(size):
         return image
-    rows, columns = (_resize_weights(x, y) for x, y in zip(image.shape, size, strict=False))
-    result = np.matmul(columns, np.tensordot(rows, image.astype(np.float32), axes=1))
+    result = image.astype(np.float32)
+    for axis in (0, 1):
+        # Sums of few terms, since the threads of a matrix product get in the way of others.
+        index, weights = _resize_weights(image.shape[axis], size[axis])
+        shape = (-1, 1, 1) if axis == 0 else (-1, 1)
+        result = sum(
+            np.take(result, i, axis) * w.reshape(shape)
+            for i, w in zip(index, weights, strict=True)
+        )
     if space.dtype == np.uint8:
         return np.rint(result).astype(np.uint8)
     low, high = bounds(space)
@@ -193,19 +200,16 @@ class BackwardReturn(Wrapper):
         return {**obs, "bwreturn": np.float32(self._sum)}
 
 
-def _is_gray(space: elements.Space) -> bool:
-    """Whether a space holds images [H, W] of bytes without an axis for the channel."""
-    if space.dtype != np.uint8 or len(space.shape) != 2 or min(space.shape) < LEAST_IMAGE_SIDE:
-        return False
-    low, top = bounds(space)
-    return bool((low == 0).all() and (top == 255).all())
-
-
 @functools.cache
-def _resize_weights(old: int, new: int) -> Array:
-    """The share [new, old] that every old pixel has in every new one."""
+def _resize_weights(old: int, new: int) -> tuple[Array, Array]:
+    """Which old pixels are parts of every new one, and their shares, both [most parts, new]."""
     scale = old / new
     centers = (np.arange(new) + 0.5) * scale
     distance = np.abs(np.arange(old) + 0.5 - centers[:, None])
-    weights = np.maximum(0, 1 - distance / max(scale, 1))
-    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    shares = np.maximum(0, 1 - distance / max(scale, 1))  # [new, old]
+    shares /= shares.sum(1, keepdims=True)
+    parts = (shares > 0).sum(1).max()
+    # The first part of each, but not so late that the last ones would lie outside.
+    first = np.minimum((shares > 0).argmax(1), old - parts)
+    index = first + np.arange(parts)[:, None]
+    return index, shares[np.arange(new), index].astype(np.float32)
