@@ -58,7 +58,7 @@ def test_made_by_name_with_own_seeds():
 def test_unknown_names_get_the_nearest():
     with pytest.raises(EnvError, match="no suite 'dumy': try 'dummy'"):
         embodied.envs.make("dumy_disc")
-    with pytest.raises(EnvError, match="no suite 'xqz': try 'atari', .*'crafter', 'custom', .*…"):
+    with pytest.raises(EnvError, match=r"no suite 'xqz': try 'atari', .*'crafter', 'custom', .*…"):
         embodied.envs.make("xqz_1")
     with pytest.raises(EnvError, match="no task of the suite 'dummy' 'disk': try 'disc'"):
         embodied.envs.make("dummy_disk")

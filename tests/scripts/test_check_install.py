@@ -88,9 +88,9 @@ def distribution(tmp_path):
 def test_machine_and_suites(distribution):
     repo = Path(__file__).parents[2]
     path = os.pathsep.join(map(str, (repo, distribution)))
+    suites = "pinpad,dmlab,mysuite,broken"
     done = subprocess.run(
-        [sys.executable, "scripts/check_install.py", "--json"]
-        + ["--suites", "pinpad,dmlab,mysuite,broken"],
+        [sys.executable, "scripts/check_install.py", "--json", "--suites", suites],
         env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         cwd=repo,
         capture_output=True,
