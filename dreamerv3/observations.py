@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple
 
@@ -104,12 +105,12 @@ def group_images(
 
 
 def layout(size: tuple[int, int], mults: tuple[int, ...], outer: bool) -> Layout:
-    """Finds out how to shrink images of a size, each axis by itself.
+    """Finds out how to shrink images of a size.
 
-    Where halving in every stage leaves a whole number from 3 to 16, that is done. Otherwise as
-    many halvings are made as leave at most 8, rounded up, but none that would leave less than 3;
-    images are padded to fit. Stages that do not halve an axis keep it, stages beyond the
-    configured ones repeat the last multiplier.
+    Where halving in every stage leaves whole numbers from 3 to 16, that is done. Otherwise each
+    axis is halved, in more stages if need be, until at most 8 are left, but not where less than 3
+    would be; images are padded to fit. Stages that do not halve an axis keep it, stages beyond
+    the configured ones repeat the last multiplier.
 
     Args:
       size: height and width.
@@ -117,8 +118,11 @@ def layout(size: tuple[int, int], mults: tuple[int, ...], outer: bool) -> Layout
       outer: whether the first stage keeps the full resolution.
     """
     start = int(outer)
-    halvings = [_halvings(side, len(mults) - start) for side in size]
-    grid = [-(-side // 2**n) for side, n in zip(size, halvings, strict=True)]
+    stages = len(mults) - start
+    left = [side / 2**stages for side in size]
+    fits = all(x.is_integer() and LEAST_SIDE <= x <= MOST_SIDE for x in left)
+    halvings = [stages if fits else _halvings(side, stages) for side in size]
+    grid = [math.ceil(side / 2**n) for side, n in zip(size, halvings, strict=True)]
     missing = [g * 2**n - side for g, n, side in zip(grid, halvings, size, strict=True)]
     stages = max(len(mults), start + max(halvings))
     shrinks = [[start <= i < start + n for n in halvings] for i in range(stages)]
@@ -143,11 +147,8 @@ def scale_image(space: elements.Space, image: Any) -> Any:
 
 
 def _halvings(side: int, stages: int) -> int:
-    whole, rest = divmod(side, 2**stages)
-    if not rest and LEAST_SIDE <= whole <= MOST_SIDE:
-        return stages
-    while -(-side // 2**stages) > USUAL_SIDE:
+    while math.ceil(side / 2**stages) > USUAL_SIDE:
         stages += 1
-    while stages and -(-side // 2**stages) < LEAST_SIDE:
+    while stages and math.ceil(side / 2**stages) < LEAST_SIDE:
         stages -= 1
     return stages

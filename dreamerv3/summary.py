@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import elements
 
+from .observations import Layout, layout
 from .validate import notes, problems
 
 Rows = list[tuple[str, object]]
@@ -70,24 +71,27 @@ def _rssm(rssm: elements.Config) -> Rows:
 
 def _encoder(config: elements.Config) -> Rows:
     enc = config.agent.enc.simple
-    grid, depths = _grid(config, enc), _depths(enc)
+    images = _layout(config, enc)
+    depths, grid = _depths(enc, images), images.grid
     return [
+        ("keys", config.agent.enc["keys"]),
         ("vectors", f"{enc.layers} x {enc.units}{' of symlog' if enc.symlog else ''}"),
         ("image channels", _join(depths)),
         ("kernel", f"{enc.kernel}{' strided' if enc.strided else ' with max-pooling'}"),
-        ("image grid", f"{_size(config)} -> {_cross(grid)}"),
+        ("image grid", f"{_cross(images.size)}{_padding(images)} -> {_cross(grid)}"),
         ("image tokens", f"{_cross(grid)} x {depths[-1]} = {grid[0] * grid[1] * depths[-1]}"),
     ]
 
 
 def _decoder(config: elements.Config) -> Rows:
     dec = config.agent.dec.simple
-    grid = _grid(config, dec)
+    images = _layout(config, dec)
     return [
+        ("keys", config.agent.dec["keys"]),
         ("vectors", f"{dec.layers} x {dec.units}"),
-        ("image channels", _join(tuple(reversed(_depths(dec))))),
+        ("image channels", _join(tuple(reversed(_depths(dec, images))))),
         ("kernel", f"{dec.kernel}{' transposed' if dec.strided else ' after upsampling'}"),
-        ("image grid", f"{_cross(grid)} -> {_size(config)}"),
+        ("image grid", f"{_cross(images.grid)} -> {_cross(images.size)}{_padding(images)}"),
         ("bspace", dec.bspace or "0: one dense layer"),
     ]
 
@@ -102,6 +106,7 @@ def _heads(agent: elements.Config) -> Rows:
         ("value", f"{agent.value.output}, {agent.value.bins} bins, {layers(agent.value)}"),
         ("policy", layers(agent.policy)),
         ("discrete actions", f"{agent.policy_dist_disc}, unimix {agent.policy.unimix}"),
+        ("action mask", agent.action_mask or "none"),
         (
             "continuous actions",
             f"{agent.policy_dist_cont}, std {agent.policy.minstd} to {agent.policy.maxstd}",
@@ -132,34 +137,22 @@ def _doubts(config: elements.Config) -> Iterator[str]:
         yield f"{jax.compute_dtype} is slow on a CPU: float32 or auto is better there."
     if not jax.jit:
         yield "jax.jit False runs every operation by itself, which is very slow."
-    for name, net in [("enc", config.agent.enc.simple), ("dec", config.agent.dec.simple)]:
-        grid = _grid(config, net)
-        if not all(3 <= side <= 16 for side in grid):
-            yield (
-                f"agent.{name}.simple.mults makes a smallest image grid of {_cross(grid)} for "
-                f"{_size(config)} images, but its sides must be between 3 and 16."
-            )
 
 
-def _image_size(config: elements.Config) -> tuple[int, int]:
+def _layout(config: elements.Config, net: elements.Config) -> Layout:
     # Suites without a setting leave the size to the environment: show the usual one.
     suite = config.env.get(config.task.partition("_")[0], {})
     height, width = suite.get("size", (64, 64))
-    return height, width
+    return layout((height, width), tuple(net.mults), net.outer)
 
 
-def _grid(config: elements.Config, net: elements.Config) -> tuple[int, int]:
-    factor = 2 ** (len(net.mults) - net.outer)
-    height, width = _image_size(config)
-    return height // factor, width // factor
+def _depths(net: elements.Config, images: Layout) -> tuple[int, ...]:
+    return tuple(net.depth * mult for mult in images.mults)
 
 
-def _depths(net: elements.Config) -> tuple[int, ...]:
-    return tuple(net.depth * mult for mult in net.mults)
-
-
-def _size(config: elements.Config) -> str:
-    return _cross(_image_size(config))
+def _padding(images: Layout) -> str:
+    padded = [side + sum(pad) for side, pad in zip(images.size, images.pads, strict=True)]
+    return f" (padded to {_cross(tuple(padded))})" if tuple(padded) != images.size else ""
 
 
 def _cross(sides: tuple[int, ...]) -> str:

@@ -30,6 +30,8 @@ _CHOICES = {
     r"replay\.priosignal": ("model",),
     r"agent\.dyn\.typ": ("rssm",),
     r"agent\.(enc|dec)\.typ": ("simple",),
+    r"agent\.policy_dist_disc": ("categorical", "onehot"),
+    r"agent\.policy_dist_cont": ("bounded_normal", "normal_logstd"),
     r"agent\.opt\.schedule": ("const", "linear", "cosine"),
     r"agent\.(ret|val|adv)norm\.impl": ("none", "meanstd", "perc"),
 }
@@ -114,6 +116,11 @@ def _task_problems(config: elements.Config) -> Iterator[str]:
 
 
 def _model_problems(agent: elements.Config) -> Iterator[str]:
+    for name in ("enc", "dec"):
+        try:
+            re.compile(agent[name]["keys"])
+        except re.error as error:
+            yield f"agent.{name}.keys is no regular expression: {error}."
     rssm, dec = agent.dyn.rssm, agent.dec.simple
     if rssm.blocks > 0 and rssm.deter % rssm.blocks:
         yield (

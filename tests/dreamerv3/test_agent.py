@@ -10,7 +10,7 @@ import pytest
 from elements import Space
 
 from dreamerv3 import report
-from embodied.core.errors import ConfigError
+from embodied.core.errors import ConfigError, SpaceError
 
 from .common import CONTINUOUS, DISCRETE, VECTOR, create, make_batch, make_model
 
@@ -235,6 +235,11 @@ def test_priorities_are_the_world_models_losses():
 def test_an_observation_must_not_have_the_name_of_a_loss(name):
     with pytest.raises(ConfigError, match=f"{name!r} has the name of a loss"):
         make_model({name: Space(np.float32, (3,))})
+
+
+def test_nothing_to_observe_is_an_error():
+    with pytest.raises(SpaceError, match="no observation"):
+        make_model({})
 
 
 def test_an_unknown_kind_of_module_is_named():

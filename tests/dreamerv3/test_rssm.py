@@ -184,30 +184,9 @@ def test_blocks_must_divide_deter():
 FLOATS = Space(np.float32, (3,))
 
 
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        (Space(np.float32, (2, 2, 2, 2)), "only vectors"),
-        (Space(np.float32, (64, 64, 3)), "uint8 is needed"),
-        (Space(np.uint8, (63, 64, 3)), "resize it to multiples of 16 from 48 to 256"),
-        (Space(np.uint8, (32, 32, 3)), "4 halvings must leave 3 to 16"),
-    ],
-)
-def test_observations_that_do_not_fit_are_named(space, message):
-    with pytest.raises(SpaceError, match=message) as info:
-        rssm.Encoder({"camera": space, "vector": FLOATS}, name="enc")
-    assert "'camera'" in str(info.value)
-
-
-def test_images_must_have_one_size():
-    spaces = {"a": Space(np.uint8, (64, 64, 3)), "b": Space(np.uint8, (96, 96, 3))}
-    with pytest.raises(SpaceError, match="different sizes"):
-        rssm.Encoder(spaces, name="enc")
-
-
-def test_nothing_to_observe_is_an_error():
-    with pytest.raises(SpaceError, match="no observation"):
-        rssm.Encoder({}, name="enc")
+def test_observations_of_too_high_rank_are_named():
+    with pytest.raises(SpaceError, match=r"'camera' has shape .*ranks up to 3"):
+        rssm.Encoder({"camera": Space(np.float32, (2, 2, 2, 2)), "vector": FLOATS}, name="enc")
 
 
 def test_bspace_must_divide_the_last_stage():

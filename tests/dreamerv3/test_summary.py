@@ -13,6 +13,10 @@ def test_invalid_configs_become_warnings():
     config = compose([], {"agent.dyn.rssm.deter": 100, "agent.enc.simple.mults": "1,1"})
     warnings = summarize(config).partition("Warnings\n")[2]
     assert "100 is none of 8" in warnings
-    assert "image grid of 16 x 16" not in warnings
-    small = compose(["dmc_vision"], {"env.dmc.size": "32,64"})
-    assert "grid of 2 x 4 for 32 x 64 images" in summarize(small)
+
+
+def test_images_that_need_padding():
+    text = summarize(compose(["dmc_vision"], {"env.dmc.size": "84,210"}))
+    assert "84 x 210 (padded to 96 x 224) -> 6 x 7" in text
+    assert "128, 192, 256, 256, 256" in text
+    assert text.endswith("Warnings\n  -  none")

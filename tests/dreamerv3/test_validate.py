@@ -54,7 +54,7 @@ class TestValidate:
             ({"agent.policy.unimix": 1.5}, "must be between 0 and 1, not 1.5"),
             ({"agent.enc.keys": "(image"}, "agent.enc.keys is no regular expression: missing"),
             # Names.
-            ({"agent.policy_dist_disc": "hotone"}, "cannot be 'hotone': did you mean 'onehot'"),
+            ({"agent.policy_dist_disc": "onehott"}, "cannot be 'onehott': did you mean 'onehot'"),
             ({"agent.policy_dist_cont": "normal"}, "cannot be 'normal'"),
             ({"task": "gimnasium_CartPole-v1"}, "task 'gimnasium_.*did you mean 'gymnasium_NAME'"),
             ({"task": "CartPole-v1"}, "not one of a known suite"),

@@ -200,6 +200,22 @@ class TestDictConcat:
         full = blocks.DictConcat(SPACES)(values())
         np.testing.assert_array_equal(y[1, 5:], full[1, 5:])
 
+    def test_classes_count_from_the_lower_bound(self):
+        spaces = {
+            "a": elements.Space(np.int32, (2,), np.array([-1, 2]), np.array([2, 4])),
+            "b": elements.Space(np.uint8),
+        }
+        y = blocks.DictConcat(spaces)({"a": np.int32([[-1, 3]]), "b": np.uint8([255])})
+        assert y[0, :6].tolist() == [1, 0, 0, 0, 1, 0]
+        assert y[0, 6:].tolist() == [*[0] * 255, 1]
+
+    def test_many_integers_are_numbers(self):
+        spaces = {"a": elements.Space(np.int32, (2,), -5000, 5000), "b": elements.Space(np.uint32)}
+        y = blocks.DictConcat(spaces, squish=lambda x: 2 * x)(
+            {"a": np.int32([[-1, 3]]), "b": np.uint32([7])}
+        )
+        assert y[0].tolist() == [-2, 6, 14]
+
     def test_more_axes(self):
         spaces = {"a": elements.Space(np.float32, (3, 2)), "b": elements.Space(np.float32, (3, 1))}
         xs = {"a": normal(4, 3, 2), "b": normal(4, 3, 1)}
@@ -224,6 +240,12 @@ class TestDictEmbed:
         flag = state["m/flag/table"][values()["flag"].astype(int)]
         np.testing.assert_allclose(y, linear + kind + slots + flag, rtol=1e-5, atol=1e-6)
 
+    def test_any_character_in_a_key(self):
+        spaces = {"a-b/c": elements.Space(np.float32), "a_b_c": elements.Space(np.int32, (), 0, 2)}
+        make = functools.partial(blocks.DictEmbed, spaces, 4)
+        state, _ = call(make, {"a-b/c": np.float32([1]), "a_b_c": np.int32([1])})
+        assert {"m/a_x2d_b_x2f_c/kernel", "m/a_b_c/table"} < set(state)
+
     def test_missing_values_add_nothing(self):
         missing = {
             "speed": np.full((2, 2), -np.inf, np.float32),
@@ -235,7 +257,26 @@ class TestDictEmbed:
         np.testing.assert_allclose(y, flag, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (elements.Space(np.int32, (2,), np.array([-1, 2]), np.array([2, 4])), np.int32([1, 3])),
+        (elements.Space(np.uint8, (), 3, 9), np.uint8(8)),
+        (elements.Space(bool), np.bool_(True)),
+    ],
+)
+def test_classes_and_back(space, value):
+    index = blocks.to_classes(jnp.asarray(value), space)
+    assert index.dtype == jnp.int32
+    low = 0 if space.dtype == bool else space.low
+    np.testing.assert_array_equal(index, value.astype(int) - low)
+    back = blocks.from_classes(index, space)
+    assert back.dtype == space.dtype
+    np.testing.assert_array_equal(back, value)
+
+
 def test_classes_of_the_largest_entry():
     assert blocks.classes(elements.Space(np.int32, (2,), 0, np.array([3, 5]))) == 5
     assert blocks.classes(elements.Space(bool)) == 2
+    assert blocks.classes(elements.Space(np.uint8)) == 256
     assert blocks.classes(elements.Space(np.int32, (), 2, 6)) == 4

@@ -301,6 +301,20 @@ class TestConv:
             y[0, 4:7, 4:7, 0], state["m/kernel"][::-1, ::-1, 0, 0], rtol=1e-6
         )
 
+    @pytest.mark.parametrize("transp", [False, True])
+    def test_one_stride_per_axis(self, transp):
+        # Along an axis of stride 1 it is the convolution of stride 1: a shift moves the result.
+        x = normal(1, 8, 8, 2)
+        make = lambda name: nets.Conv2D(3, 5, (2, 1), transp=transp, name=name)  # noqa: E731
+        state, y = call(make, x)
+        assert y.shape == (1, 16 if transp else 4, 8, 3)
+        both = lambda name: nets.Conv2D(3, 5, 2, transp=transp, name=name)  # noqa: E731
+        assert call(both, x, state=state)[1].shape[1] == y.shape[1]
+        middle = {"m/kernel": state["m/kernel"] * np.eye(5)[2][None, :, None, None]}
+        _, y = call(make, x, state={**state, **middle})
+        _, other = call(make, np.roll(x, 1, 2), state={**state, **middle})
+        np.testing.assert_allclose(np.roll(y, 1, 2), other, rtol=1e-5, atol=1e-6)
+
     def test_groups_do_not_mix(self):
         x = normal(1, 4, 4, 6)
         make = lambda name: nets.Conv2D(4, 3, groups=2, name=name)  # noqa: E731
