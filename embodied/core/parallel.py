@@ -238,6 +238,8 @@ def worker_count(envs: int, per_worker: int) -> int:
 def _shut_down(workers: list[Worker], shared: list[SharedArrays]) -> None:
     for worker in workers:
         worker.send(CLOSE)
+        if worker.phase == "start":  # it has nothing to close, and would not listen for long
+            worker.process.kill()
     deadline = time.monotonic() + _CLOSE_SECONDS
     for worker in workers:
         if not worker.end(max(0.0, deadline - time.monotonic())):
