@@ -29,11 +29,11 @@ _HOUR = 3600.0
 class ParallelEnvs(BatchedEnv):
     """Steps environments in worker processes.
 
-    The processes leave Ctrl-C to this process and end when it ends. A worker fails if it raises,
-    dies or takes too long. As long as restarts are left, it is then started anew with the same
-    constructors: its environments begin new episodes while the others wait, so that none of
-    their steps is lost. A constructor that takes a keyword `restarts` gets how often the worker
-    was started anew, to choose another seed.
+    The processes leave SIGINT and SIGTERM to this process and end when it ends. A worker fails
+    if it raises, dies or takes too long. As long as restarts are left, it is then started anew
+    with the same constructors: its environments begin new episodes while the others wait, so that
+    none of their steps is lost. A constructor that takes a keyword `restarts` gets how often the
+    worker was started anew, to choose another seed.
 
     Args:
       make_env_fns: constructors of environments; anything that cloudpickle can send.

@@ -6,6 +6,7 @@ process knows nothing of JAX and does not import the program's main module.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import io
@@ -34,6 +35,7 @@ CLOSE = None
 _DONE = b""
 _POLL_SECONDS = 3600.0  # what one call of the system waits at most; it takes no infinity
 _END_SECONDS = 3.0  # for a process that was told to end
+_ENDING = {signal.SIGINT, signal.SIGTERM}
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -90,6 +92,7 @@ class Worker:
         )
         with _lean_start():
             process.start()
+            _running.add(process)
         self.process = process
         commands.close()
         answers.close()
@@ -150,9 +153,20 @@ class Worker:
         ended = not self.process.is_alive()
         self.process.kill()
         self.process.join(_END_SECONDS)
+        _running.discard(self.process)
         for file in (self._commands, self._answers, self._exit):
             file.close()
         return ended
+
+
+_running: set[Any] = set()
+
+
+@atexit.register
+def _kill_running() -> None:
+    # What nobody ended: at the exit `multiprocessing` would ask by SIGTERM, and wait for ever.
+    for process in _running:
+        process.kill()
 
 
 def ready(workers: Iterable[Worker]) -> list[Worker]:
@@ -196,8 +210,8 @@ def _lean_start() -> Iterator[None]:
     """Children started inside use one BLAS thread and do not import our main module.
 
     The main module may be heavy, or start a training when it is imported. Whatever an
-    environment's constructor needs of it, cloudpickle sends along. Ctrl-C waits, since children
-    that are not yet ready to ignore it would print what it interrupts.
+    environment's constructor needs of it, cloudpickle sends along. Signals wait, since children
+    are not yet ready to leave them to us.
     """
     with _start_lock:
         main = vars(sys.modules["__main__"])
@@ -205,7 +219,7 @@ def _lean_start() -> Iterator[None]:
         main["__spec__"] = None
         added = [k for k in _THREAD_VARIABLES if k not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             yield
         finally:
@@ -233,9 +247,11 @@ def _serve(
     at: Any,
 ) -> None:
     """Builds the environments and steps them whenever the parent says so."""
+    # What is sent to all processes at once is for the parent, which may want to save first.
+    # SIGTERM is not ignored but caught, since programs that environments start inherit the former.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     faulthandler.enable(2)  # the stack of a crash is all that is known of its cause
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Environments may start processes of their own, which daemons may not.

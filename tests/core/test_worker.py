@@ -144,9 +144,9 @@ def test_killed_between_steps():
     pids = {}
     driver.on_step(lambda tran, worker: pids.update({worker: int(tran["pid"])}))
     driver(policy, steps=2)
-    os.kill(pids[1], signal.SIGTERM)
+    os.kill(pids[1], signal.SIGKILL)
     assert gone([pids[1]])
-    with pytest.raises(WorkerError, match=r"Worker 1 failed in step 1 .* killed by SIGTERM"):
+    with pytest.raises(WorkerError, match=r"Worker 1 failed in step 1 .* killed by SIGKILL"):
         driver(policy, steps=2)
 
 
