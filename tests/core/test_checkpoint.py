@@ -1,11 +1,17 @@
+import contextlib
+import hashlib
 import json
 import logging
+import os
+import resource
 import shutil
+import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from embodied.core import ckptdir
 from embodied.core.checkpoint import Checkpoint, find_damage, load_part, resolve
 from embodied.core.errors import CheckpointError
 
@@ -208,9 +214,137 @@ def test_a_broken_latest_file_does_not_matter(tmp_path, text):
     assert cp.latest() == newest
 
 
-def forge(folder, manifest):
-    import hashlib
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "large"])
+def test_a_hostile_latest_file_is_named_and_passed_over(tmp_path, caplog, kind):
+    cp = make(tmp_path, agent=Part(1))
+    newest = cp.save()
+    make_hostile(tmp_path / "latest", kind)
+    assert cp.latest() == newest
+    assert "latest is passed over" in caplog.text
 
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "large"])
+@pytest.mark.parametrize("name", ["manifest.json", "done", "agent.json"])
+def test_hostile_files_are_only_damage(tmp_path, name, kind):
+    cp = make(tmp_path, agent=Part(1))
+    folder = cp.save()
+    make_hostile(folder / name, kind)
+    assert find_damage(folder)
+
+
+def make_hostile(path, kind):
+    path.unlink()
+    if kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)  # reading it would wait for ever
+    else:
+        with path.open("wb") as f:
+            f.truncate(2**40)  # reading it would take all memory
+
+
+def forge_sums(folder):
+    """Gives a folder a manifest that is right for what lies in it."""
+    files = [x for x in folder.iterdir() if x.suffix in (".json", ".safetensors")]
+    files = [x for x in files if x.name != "manifest.json"]
+    forge(folder, {
+        "version": 1,
+        "files": {
+            x.name: {
+                "size": x.stat().st_size,
+                "sha256": hashlib.sha256(x.read_bytes()).hexdigest(),
+            }
+            for x in files
+        },
+    })  # fmt: skip
+
+
+def safetensors(header, data=b"", size=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if size is None else size).to_bytes(8, "little") + text + data
+
+
+HUGE = {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        safetensors({}, size=2**62),
+        safetensors({}, size=2**24 + 1),
+        safetensors({"x": HUGE}, bytes(4)),
+        safetensors({"x": {**HUGE, "data_offsets": [0, 2**42]}}, bytes(4)),
+        safetensors({"x": {**HUGE, "dtype": "object", "shape": [1]}}, bytes(4)),
+        safetensors(b"[" * 100_000),
+        safetensors(b"cos\nsystem\n(S'exit 1'\ntR."),
+        b"",
+        b"\x80\x04\x95",
+    ],
+)
+def test_hostile_arrays_are_an_error(tmp_path, content):
+    folder = make(tmp_path, agent=Part({"x": np.ones(1)})).save()
+    (folder / "agent.safetensors").write_bytes(content)
+    forge_sums(folder)
+    part = Part()
+    with pytest.raises(CheckpointError, match=r"part 'agent' of the checkpoint .* cannot be read"):
+        make(tmp_path, agent=part).load()
+    assert part.data is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"$array": "/etc/passwd"}',
+        '{"$array": ["x"]}',
+        '{"$bytes": 3}',
+        '{"$dict": [[[], 1]]}',
+        '{"$class": "os.system"}',
+        "9" * 5000,
+        "nonsense",
+    ],
+)
+def test_hostile_trees_are_an_error(tmp_path, text):
+    folder = make(tmp_path, agent=Part({"x": np.ones(1)})).save()
+    (folder / "agent.json").write_text(text)
+    forge_sums(folder)
+    with pytest.raises(CheckpointError, match=r"part 'agent' of the checkpoint .* cannot be read"):
+        make(tmp_path, agent=Part()).load()
+
+
+def test_arrays_that_the_manifest_does_not_list_are_not_read(tmp_path):
+    folder = make(tmp_path, agent=Part({"x": 3})).save()
+    (folder / "agent.json").write_text('{"$array": "x"}')
+    forge_sums(folder)
+    other = make(tmp_path / "other", agent=Part({"x": np.ones(1)})).save()
+    shutil.copy(other / "agent.safetensors", folder)
+    with pytest.raises(CheckpointError, match=r"part 'agent' of the checkpoint .* cannot be read"):
+        make(tmp_path, agent=Part()).load()
+
+
+def test_what_does_not_fit_its_object_is_an_error(tmp_path):
+    class Picky(Part):
+        def load(self, data):
+            self.data = data["count"]
+
+    folder = make(tmp_path, agent=Part([1, 2])).save()
+    with pytest.raises(CheckpointError, match=f"part 'agent' of the checkpoint {folder} is not"):
+        make(tmp_path, agent=Picky()).load()
+
+
+def test_links_to_folders_are_no_checkpoints(tmp_path):
+    folder = make(tmp_path / "a", agent=Part(1)).save()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / folder.name).symlink_to(folder)
+    with pytest.raises(CheckpointError, match="There is no checkpoint"):
+        resolve(tmp_path / "b")
+    make(tmp_path / "b", agent=Part(2)).save()
+    assert resolve(folder) == folder  # was not cleaned up through the link
+
+
+def forge(folder, manifest):
     text = json.dumps(manifest).encode()
     (folder / "manifest.json").write_bytes(text)
     (folder / "done").write_text(hashlib.sha256(text).hexdigest())
@@ -250,3 +384,123 @@ def test_unsaveable_values_leave_the_last_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="agent: 'x' is of type object"):
         cp.save()
     assert cp.latest() == folder
+
+
+class Slow(Part):
+    """Its checkpoint can only be written once `go` is set, and fails if `fails` is."""
+
+    def __init__(self, data=None):
+        super().__init__(data)
+        self.go = threading.Event()
+        self.fails = False
+
+    def patch(self, monkeypatch):
+        write = ckptdir.write
+
+        def wait(*args):
+            assert self.go.wait(20)
+            if self.fails:
+                raise CheckpointError("The disk is full.")
+            write(*args)
+
+        monkeypatch.setattr(ckptdir, "write", wait)
+        return self
+
+
+def test_a_thread_writes_what_was_gathered_before(tmp_path, monkeypatch):
+    part = Slow({"x": 1}).patch(monkeypatch)
+    cp = make(tmp_path, agent=part)
+    folder = cp.save(wait=False)
+    assert cp.saving
+    assert not folder.exists()
+    part.data["x"] = 2
+    part.go.set()
+    cp.wait()
+    assert not cp.saving
+    assert cp.latest() == folder
+    cp.load()
+    assert part.data == {"x": 1}
+
+
+def test_one_save_waits_for_the_one_before(tmp_path, monkeypatch):
+    part = Slow(1).patch(monkeypatch)
+    cp = make(tmp_path, keep=2, agent=part)
+    first = cp.save(wait=False)
+    threading.Timer(0.1, part.go.set).start()
+    second = cp.save(wait=False)
+    assert first.exists()
+    cp.wait()
+    assert second.exists()
+    assert cp.latest() == second
+
+
+def test_an_error_in_the_thread_comes_out_once(tmp_path, monkeypatch):
+    part = Slow(1).patch(monkeypatch)
+    part.go.set()
+    cp = make(tmp_path, agent=part)
+    part.fails = True
+    cp.save(wait=False)
+    with pytest.raises(CheckpointError, match="disk is full"):
+        cp.wait()
+    cp.wait()
+    cp.save(wait=False)
+    with pytest.raises(CheckpointError, match="disk is full"):
+        cp.save()
+    part.fails = False
+    assert cp.save() == cp.latest()
+
+
+@contextlib.contextmanager
+def full_disk(room):
+    """Lets no file grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [0, 50, 400, 3000])
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, room, wait):
+    part = Part({"x": np.zeros(1000)})
+    cp = make(tmp_path, agent=part)
+    folder = cp.save()
+    before = sorted(tmp_path.rglob("*"))
+    part.data = {"x": np.ones(1000)}
+    with full_disk(room), pytest.raises(CheckpointError, match=r"cannot be written .*have room"):
+        cp.save() if wait else (cp.save(wait=False), cp.wait())
+    assert sorted(tmp_path.rglob("*")) == before
+    assert cp.load() == folder
+    assert not part.data["x"].any()
+    assert cp.save() == cp.latest() != folder
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        make(tmp_path / "file", agent=Part(1)).save()
+
+
+def test_keeps_the_best_besides_the_newest(tmp_path):
+    metrics = iter([3.0, None, 9.0, float("nan"), 5.0, 9.0, 1.0, float("inf"), 2.0])
+    cp = Checkpoint(tmp_path, keep=2, keep_best=2, metric=lambda: next(metrics))
+    cp.part = Part(0)
+    folders = [cp.save() for _ in range(9)]
+    kept = [i for i, x in enumerate(folders) if x.exists()]
+    assert kept == [2, 5, 7, 8]
+    assert cp.latest() == folders[-1]
+
+
+def test_the_best_need_not_be_kept(tmp_path):
+    cp = Checkpoint(tmp_path, metric=iter([3.0, 2.0]).__next__)
+    cp.part = Part(0)
+    assert [x.exists() for x in (cp.save(), cp.save())] == [False, True]
+
+
+def test_an_unfinished_checkpoint_is_named(tmp_path, caplog):
+    folder = make(tmp_path, agent=Part(1)).save()
+    shutil.copytree(folder, tmp_path / "29990101T000000F000000.partial")
+    assert resolve(tmp_path) == folder
+    assert "29990101T000000F000000.partial is passed over: it was never finished" in caplog.text
