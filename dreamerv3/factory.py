@@ -54,12 +54,14 @@ def make_agent(config: elements.Config) -> embodied.Agent:
 def make_envs(config: elements.Config) -> list[MakeEnv]:
     """Makes the constructors of a run's environments: one each, or one per batch of them.
 
-    Tasks that are batched by nature make a batch for every worker.
+    Tasks that are batched by nature make a batch for every worker, and a single one of all
+    environments by default: with one environment a worker, nothing would be left to batch.
     """
     run = config.run
     if not envs.is_batched(config.task):
         return [functools.partial(make_env, config, index) for index in range(run.envs)]
-    parts = split(run.envs, worker_count(run.envs, run.envs_per_worker))
+    workers = 1 if run.envs_per_worker == 1 else worker_count(run.envs, run.envs_per_worker)
+    parts = split(run.envs, workers)
     return [
         functools.partial(make_batch, config, part.start, part.stop - part.start) for part in parts
     ]

@@ -117,12 +117,12 @@ class TestEnvs:
         monkeypatch.syspath_prepend(str(tmp_path))
         return {"task": "custom_my_batches:Batch", "run__envs": 6}
 
-    @pytest.mark.parametrize(("per_worker", "lengths"), [(6, [6]), (3, [3, 3]), (1, [1] * 6)])
+    @pytest.mark.parametrize(("per_worker", "lengths"), [(6, [6]), (3, [3, 3]), (1, [6])])
     def test_batched_tasks_make_a_batch_per_worker(self, tmp_path, batched, per_worker, lengths):
         makers = factory.make_envs(config(tmp_path, **batched, run__envs_per_worker=per_worker))
         made = [make() for make in makers]
         assert [env.length for env in made] == lengths
-        assert [env.index for env in made] == list(range(0, 6, per_worker))
+        assert [env.index for env in made] == list(range(0, 6, lengths[0]))
         assert all(isinstance(env, embodied.BatchedEnv) for env in made)
 
     def test_batched_tasks_run(self, tmp_path, batched):
