@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import logging
 import os
 import threading
 from collections.abc import Hashable, Mapping
@@ -14,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from .base import BaseReplay, Data
-from .chunk import Arrays, Chunk, Schema
+from .chunk import Arrays, Chunk
 from .chunkdir import ChunkDir
+from .codecs import Codec
 from .errors import ConfigError, ReplayError
+from .restore import Chain, Restore, save_chains
+from .schema import Schema
 from .selectors import Selector, Uniform
 from .table import Table
-
-_log = logging.getLogger("embodied")
 
 
 class Replay(BaseReplay):
@@ -34,16 +33,20 @@ class Replay(BaseReplay):
     Args:
       length: T, the steps of a drawn sequence.
       capacity: greatest number of items; unlimited by default.
-      directory: where `save` writes chunk files; nowhere by default.
+      directory: where chunk files go: complete ones in the background, the rest at `save`;
+        nowhere by default.
       chunksize: steps of a chunk.
       online: whether `sample` in train mode first hands out, once and in order, the windows that
         cut each worker's steps into pieces of T without overlap, as far as they are still there.
       selector: draws the items; uniform by default. A selector serves one replay.
       seed: of the default selector.
       name: for messages.
+      max_bytes: greatest size of all chunks, as they are stored; unlimited by default.
+      disk: whether complete chunks stay in their files instead of in memory.
+      codecs: by key, how float32 values are stored compactly; keys that no step has are allowed.
 
     Raises:
-      ConfigError: a size is below one.
+      ConfigError: a size is below one, or there is no directory for what stays on disk.
     """
 
     def __init__(
@@ -56,27 +59,41 @@ class Replay(BaseReplay):
         selector: Selector | None = None,
         seed: int = 0,
         name: str = "replay",
+        max_bytes: int | None = None,
+        disk: bool = False,
+        codecs: Mapping[str, Codec] | None = None,
     ):
-        sizes = {"length": length, "capacity": capacity, "chunksize": chunksize}
+        sizes = {
+            "length": length, "capacity": capacity, "chunksize": chunksize, "max_bytes": max_bytes,
+        }  # fmt: skip
         for key, value in sizes.items():
             if value is not None and value < 1:
                 raise ConfigError(f"The {key} of {name} is {value}: it must be at least 1.")
+        if disk and directory is None:
+            raise ConfigError(f"The steps of {name} shall stay on disk: give it a directory.")
         self.length = length
         self.capacity = capacity
         self.chunksize = chunksize
         self.online = online
         self.name = name
+        self.max_bytes = max_bytes
+        self.disk = disk
+        self._codecs = dict(codecs or {})
         self._lock = threading.RLock()
         self._saving = threading.Lock()
-        self._dir = None if directory is None else ChunkDir(Path(str(directory)), self._lock)
+        self._dir: ChunkDir | None = None
+        if directory is not None:
+            recycle = self._recycle if disk else None
+            self._dir = ChunkDir(Path(str(directory)), self._lock, self._codecs, recycle)
         self._table = Table(length, chunksize)
         self._rng = np.random.default_rng([seed, 1])  # of what is drawn besides training
         self._selector = Uniform(seed) if selector is None else selector
         self._selector.bind(self._table)
         self._schema: Schema | None = None
-        self._workers: dict[Hashable, _Worker] = {}
+        self._workers: dict[Hashable, Chain] = {}
         self._queue: collections.deque[int] = collections.deque()  # item numbers, ascending
         self._spare: list[Arrays] = []  # arrays of dropped chunks
+        self._bytes = 0  # of the chunks in the table
         self._counts = dict.fromkeys(("inserts", "samples", "updates"), 0)
 
     def __len__(self) -> int:
@@ -85,19 +102,27 @@ class Replay(BaseReplay):
     def add(self, step: Data, worker: Hashable = 0) -> None:
         """Appends one transition of one worker; keys that start with `log/` are dropped.
 
+        It waits while chunks become complete faster than they can be written.
+
         Raises:
-          ReplayError: keys, shape or dtype differ from the first step's; nothing is stored.
+          ReplayError: keys, shape or dtype differ from the first step's, or a codec cannot
+            represent a value, and nothing is stored; or there is no room for it.
         """
         with self._lock:
             if self._schema is None:
-                self._schema = Schema.of(step)
+                self._schema = Schema.of(step, self._codecs)
             state = self._workers.get(worker)
             if state is None:
                 slot = self._open()
-                state = self._workers[worker] = _Worker(slot, slot * self.chunksize)
+                state = self._workers[worker] = Chain(slot, slot * self.chunksize)
             chunk = self._table.chunk(state.slot)
+            if not chunk.length:
+                self._reserve(self._schema.nbytes * self.chunksize)
             chunk.append(step, self._schema, self._spare)
-            if chunk.length == self.chunksize:
+            if chunk.length == 1:
+                self._bytes += chunk.nbytes
+            complete = chunk.length == self.chunksize
+            if complete:
                 slot = self._open()
                 chunk.succ = self._table.chunk(slot).uuid
                 self._table.link(state.slot, slot)
@@ -105,6 +130,8 @@ class Replay(BaseReplay):
             state.pending += 1
             if state.pending == self.length:
                 self._complete(state)
+        if complete and self._dir is not None:
+            self._dir.put(chunk)
 
     def sample(self, batch: int, mode: str = "train") -> dict[str, np.ndarray]:
         """Draws sequences.
@@ -145,7 +172,8 @@ class Replay(BaseReplay):
             `priority` [...], non-negative numbers for the selector.
 
         Raises:
-          ReplayError: an unknown key, a wrong shape or dtype, or a priority that is no priority.
+          ReplayError: an unknown key, a wrong shape or dtype, a value that a codec cannot
+            represent, or a priority that is no priority.
         """
         values = dict(data)
         stepid = np.asarray(values.pop("stepid", None))
@@ -158,11 +186,13 @@ class Replay(BaseReplay):
         priority = values.pop("priority", None)
         priority = None if priority is None else _priorities(priority, lead)
         with self._lock:
-            arrays = {key: self._writable(key, value, lead) for key, value in values.items()}
+            arrays = {key: self._stored(key, value, lead) for key, value in values.items()}
             addresses = self._table.locate(stepid.reshape(-1, 20))
             known = np.flatnonzero(addresses >= 0)
             if arrays:
-                self._table.overwrite(addresses[known], {k: v[known] for k, v in arrays.items()})
+                if len(known) < len(addresses):
+                    arrays = {key: array[known] for key, array in arrays.items()}
+                self._table.overwrite(addresses[known], arrays)
             if priority is not None:
                 self._selector.prioritize(addresses[known], priority[known])
             self._counts["updates"] += len(known)
@@ -170,30 +200,34 @@ class Replay(BaseReplay):
     def stats(self) -> dict[str, float]:
         """Figures for the log.
 
-        `items`, `chunks`, `streams` (workers) and `ram_gb` (GiB of step arrays) are counts of now.
-        Since the previous call: `inserts` (items), `samples` (sequences), `updates` (steps written
-        back), and `replay_ratio`, the steps drawn per item inserted.
+        `items`, `chunks`, `streams` (workers) and `ram_gb` (GiB of step arrays), and `disk_gb` if
+        steps stay on disk, are counts of now. Since the previous call: `inserts` (items),
+        `samples` (sequences), `updates` (steps written back), and `replay_ratio`, the steps drawn
+        per item inserted.
         """
         with self._lock:
             counts = self._counts
             self._counts = dict.fromkeys(counts, 0)
             ratio = self.length * counts["samples"] / max(1, counts["inserts"])
-            slots = self._table.occupied()
+            chunks = [self._table.chunk(slot) for slot in self._table.occupied()]
+            ram = sum(chunk.nbytes for chunk in chunks if chunk.rows is None)
+            disk = {"disk_gb": (self._bytes - ram) / 2**30} if self.disk else {}
             return {
                 "items": float(len(self)),
-                "chunks": float(len(slots)),
+                "chunks": float(len(chunks)),
                 "streams": float(len(self._workers)),
-                "ram_gb": sum(self._table.chunk(slot).nbytes for slot in slots) / 2**30,
+                "ram_gb": ram / 2**30,
+                **disk,
                 **{key: float(value) for key, value in counts.items()},
                 "replay_ratio": ratio,
             }
 
     def save(self) -> Data:
-        """Makes all steps durable in the directory, if there is one.
+        """Makes all steps, and what was written back into them, durable in the directory, if any.
 
         Returns:
-          The order of the items, the state of the selector and of the online queue, and the
-          counts, as a tree of dicts, numbers and arrays.
+          The order of the items, the state of the selector and of the online queue, where every
+          worker is, and the counts, as a tree of dicts, numbers and arrays.
 
         Raises:
           ReplayError: the directory cannot be written.
@@ -202,9 +236,12 @@ class Replay(BaseReplay):
             with self._lock:
                 state = self._state()
                 chunks = [self._table.chunk(slot) for slot in self._table.occupied()]
-                chunks = [chunk for chunk in chunks if chunk.dirty and chunk.length]
+                for chunk in chunks:
+                    chunk.saved = True
+                chunks = [x for x in chunks if x.length and (x.dirty or x.changed or x.busy)]
+                discarded = self._dir.begin() if self._dir else set()
             if self._dir is not None:
-                self._dir.write(chunks)
+                self._dir.write(chunks, discarded)
             return state
 
     def load(
@@ -216,18 +253,19 @@ class Replay(BaseReplay):
         """Brings back the steps in a directory, and the order and random state in `data`.
 
         Files that are damaged, foreign or do not fit are named in the log and left alone; no
-        window reaches over a gap. Chunks that are here already are not loaded again. Workers
-        start new chains. Steps in files of the own directory that lie beyond the capacity count
-        as evicted.
+        window reaches over a gap. Chunks that are here already are not loaded again. With `data`,
+        workers with a number for a name go on where they were, unless steps were written since;
+        others start new chains. Steps in files of the own directory that lie beyond the limits
+        count as evicted.
 
         Args:
           data: what `save` returned; without it, items come in order of their chunks' creation.
           directory: where to read; by default the replay's own. From another one the chunks are
-            copied at the next `save`.
+            copied at the next `save`, or at once if steps stay on disk.
           amount: stop with the newest chunks that hold so many items.
 
         Raises:
-          ReplayError: the given directory does not exist.
+          ReplayError: the given directory does not exist, or the own one cannot be written.
         """
         source = self._dir
         if directory is not None:
@@ -235,29 +273,14 @@ class Replay(BaseReplay):
             if not path.is_dir():
                 raise ReplayError(f"There is no replay directory {directory} to load from.")
             if source is None or path.resolve() != source.path.resolve():
-                source = ChunkDir(path, self._lock)
+                source = ChunkDir(path, self._lock, self._codecs)
         with self._saving, self._lock:
-            saved = [bytes(uuid) for uuid in data["chunks"]] if data else []
-            places = dict(zip(saved, data["slots"], strict=True)) if data else {}
-            loaded = self._read(source, places, amount) if source else {}
-            slots = np.array([self._table.find(uuid) for uuid in saved], np.int64)
-            if source and (missing := int((slots < 0).sum())):
-                _log.warning(
-                    "%s: %d of %d saved chunks are missing.", self.name, missing, len(slots)
-                )
-            first = self._table.stop
-            kept = self._restore(data, slots, loaded) if data else np.zeros(0, bool)
-            for slot, (begun, complete) in loaded.items():
-                for index in range(begun, complete):
-                    self._insert(slot * self.chunksize + index)
-            for slot in loaded:
-                self._drop(self._table.release(slot))
-            if data:
-                self._selector.load(data["selector"], slots)
-                self._counts.update({k: int(v) for k, v in data["counts"].items()})
-                numbers = first + np.cumsum(kept) - 1
-                queue = [int(numbers[i]) for i in data["online"] if kept[i]]
-                self._queue.extend(n for n in queue if n >= self._table.first)
+            Restore(self, source).load(data, amount)
+
+    def close(self) -> None:
+        """Waits until all complete chunks are written; nothing can be added afterwards."""
+        if self._dir is not None:
+            self._dir.close()
 
     def _draw(self, batch: int) -> np.ndarray:
         numbers = [self._queue.popleft() for _ in range(min(batch, len(self._queue)))]
@@ -294,104 +317,65 @@ class Replay(BaseReplay):
         self._table.insert(address)
         self._selector.insert(address)
         while self.capacity is not None and len(self._table) > self.capacity:
-            address = self._table.pop()
-            self._selector.evict(address)
-            while self._queue and self._queue[0] < self._table.first:
-                self._queue.popleft()
-            self._drop(self._table.release(address // self.chunksize))
+            self._evict()
+
+    def _evict(self) -> None:
+        address = self._table.pop()
+        self._selector.evict(address)
+        while self._queue and self._queue[0] < self._table.first:
+            self._queue.popleft()
+        self._drop(self._table.release(address // self.chunksize))
 
     def _drop(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            chunk.dropped = True
+            self._bytes -= chunk.nbytes
             if self._dir is not None:
-                self._dir.discard(chunk.path)
-            if chunk.length == self.chunksize and len(self._spare) < len(self._workers):
-                self._spare.append(chunk.data)
+                self._dir.drop(chunk)
+            # Arrays that are being written must not change.
+            if chunk.size == self.chunksize and chunk.data and not chunk.busy:
+                self._recycle(chunk.data)
 
-    def _writable(self, key: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
+    def _recycle(self, arrays: Arrays) -> None:
+        if len(self._spare) < len(self._workers):
+            self._spare.append(arrays)
+
+    def _reserve(self, nbytes: int) -> None:
+        # Makes room for another chunk.
+        if self.max_bytes is None:
+            return
+        while (needed := self._bytes + nbytes) > self.max_bytes:
+            if not len(self._table):
+                raise ReplayError(
+                    f"{self.name} is limited to {self.max_bytes} bytes, but the chunks that "
+                    f"{len(self._workers)} workers are filling need {needed}: raise the limit or "
+                    "lower the chunk size."
+                )
+            self._evict()
+        if not self.disk:  # the chunk takes one of the spare arrays
+            room = max(1, (self.max_bytes - self._bytes) // max(1, nbytes))
+            del self._spare[room:]
+
+    def _stored(self, key: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
         keys = [k for k, _, _ in self._schema.specs] if self._schema else []
         if key not in keys:
             raise ReplayError(
                 f"An update has the key {key!r}, which no stored step has: the keys are {keys}."
             )
         assert self._schema is not None
-        array = self._schema.convert(key, value, lead)
+        array = self._schema.encode(key, value, lead)
         return array.reshape(-1, *array.shape[len(lead) :])
 
     def _state(self) -> Data:
-        order = self._table.describe([state.start for state in self._workers.values()])
+        order = self._table.describe([chain.start for chain in self._workers.values()])
+        chunks = [self._table.chunk(slot) for slot in order["slots"].tolist()]
         return {
             **order,
+            "context": np.array([x.changed or x.context is not None for x in chunks], bool),
+            "chains": save_chains(self._workers, self._table),
             "online": np.array(self._queue, np.int64) - self._table.first,
             "selector": self._selector.save(order["slots"]),
             "counts": dict(self._counts),
         }
-
-    def _read(
-        self, source: ChunkDir, places: Mapping[bytes, int], amount: int | None
-    ) -> dict[int, tuple[int, int]]:
-        # Slots of the chunks read, oldest first, with the range of their window starts.
-        table, found = self._table, 0
-        full = self.capacity is not None and (amount is None or amount >= self.capacity)
-        limit = self.capacity if full else amount
-        loaded: dict[int, tuple[int, int]] = {}
-        tails: dict[int, int] = {}  # steps from the chunk on to the end of its chain
-        for files in source.names() if source.path.is_dir() else ():
-            uuid = files[0][1].uuid
-            if limit is not None and found >= limit and uuid not in places:
-                if full and source is self._dir and table.find(uuid) < 0:
-                    for path, _ in files:
-                        source.discard(path)
-                continue
-            if (slot := table.find(uuid)) >= 0:
-                found += table.refs[slot]
-                continue
-            result = source.read(files, self._schema, self.chunksize)
-            if result is None:
-                continue
-            chunk, self._schema = result
-            if source is not self._dir:
-                chunk.path, chunk.dirty = None, True
-            # In the slot of then, so that draws that depend on the order of slots repeat.
-            slot = self._open(chunk, None if uuid not in places else int(places[uuid]))
-            succ = table.find(chunk.succ)
-            if succ in loaded and table.pred[succ] < 0:
-                table.link(slot, succ)
-            tails[slot] = chunk.length + tails.get(int(table.succ[slot]), 0)
-            complete = min(max(tails[slot] - self.length + 1, 0), chunk.length)
-            loaded[slot] = (0, complete)
-            found += complete
-        return dict(reversed(loaded.items()))
-
-    def _restore(
-        self, data: Data, slots: np.ndarray, loaded: dict[int, tuple[int, int]]
-    ) -> np.ndarray:
-        # Inserts the saved items that were loaded, in their order; says which of them that were,
-        # and keeps windows that were evicted before the save from coming back.
-        complete = np.zeros(len(slots), np.int64)
-        for number, slot in enumerate(slots.tolist()):
-            if slot in loaded:
-                complete[number] = loaded[slot][1]
-                loaded[slot] = (int(data["begun"][number]), loaded[slot][1])
-        owner, index = np.asarray(data["items"], np.int64).reshape(-1, 2).T
-        kept = index < complete[owner]
-        for address in (slots[owner] * self.chunksize + index)[kept].tolist():
-            self._insert(address)
-        return kept
-
-
-@dataclasses.dataclass(slots=True)
-class _Worker:
-    """Where a worker's chain ends.
-
-    `slot` holds the chunk being filled, `start` is the address of the next window's first step,
-    `pending` the steps from there on, and `items` the windows that were completed.
-    """
-
-    slot: int
-    start: int
-    pending: int = 0
-    items: int = 0
 
 
 def _priorities(value: Any, lead: tuple[int, ...]) -> np.ndarray:

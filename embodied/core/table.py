@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from .buffers import Buffers
-from .chunk import Chunk, Schema
+from .chunk import Chunk
+from .schema import Schema
 
 
 class Table:
@@ -42,6 +43,7 @@ class Table:
         self._free: list[int] = []  # a heap: which slot comes next depends on the present alone
         self._queue = np.zeros(64, np.int64)
         self._buffers = Buffers()
+        self._decoded = Buffers()
 
     def __len__(self) -> int:
         return self.stop - self.first
@@ -152,19 +154,22 @@ class Table:
 
     def gather(self, addresses: np.ndarray, schema: Schema) -> dict[str, np.ndarray]:
         """Copies the windows of B items: one array [B, length, ...] per key and `stepid`."""
-        parts = []
+        outs, data = {}, {}
+        for key, (dtype, shape) in schema.row.items():
+            outs[key] = self._buffers.take(key, (len(addresses), self.length, *shape), dtype)
         for row, address in enumerate(addresses.tolist()):
             done = 0
             for chunk, start, stop in self._pieces(address):
-                parts.append((row, slice(done, done + stop - start), chunk, slice(start, stop)))
-                done += stop - start
-        data = {}
-        for key, dtype, shape in [*schema.specs, ("stepid", np.dtype(np.uint8), (20,))]:
-            out = self._buffers.take(key, (len(addresses), self.length, *shape), dtype)
-            data[key] = out
-            for row, target, chunk, source in parts:
-                out[row, target] = chunk.data[key][source]
-        return data
+                end = done + stop - start
+                chunk.read(start, stop, {key: out[row, done:end] for key, out in outs.items()})
+                done = end
+        for key, dtype, shape, codec, _ in schema.fields:
+            data[key] = outs[key]
+            if codec is not None:
+                full = (len(addresses), self.length, *shape)
+                data[key] = self._decoded.take(key, full, dtype)
+                codec.decode(outs[key], data[key])
+        return {**data, "stepid": outs["stepid"]}
 
     def locate(self, stepids: np.ndarray) -> np.ndarray:
         """Addresses int64 [N] of the steps with these ids uint8 [N, 20]; -1 if not here."""
@@ -187,11 +192,11 @@ class Table:
         if not len(addresses):
             return
         slots, index = np.divmod(addresses, self.chunksize)
-        for start, stop in _runs(slots[1:] != slots[:-1]):
-            chunk = self.chunk(int(slots[start]))
-            for key, value in values.items():
-                chunk.data[key][index[start:stop]] = value[start:stop]
-            chunk.dirty = True
+        # One write for every run of consecutive steps of a chunk.
+        for start, stop in _runs((np.diff(addresses) != 1) | (index[1:] == 0)):
+            chunk, first = self.chunk(int(slots[start])), int(index[start])
+            part = {key: value[start:stop] for key, value in values.items()}
+            chunk.overwrite(first, first + stop - start, part)
 
     def describe(self, starts: Iterable[int]) -> dict[str, np.ndarray]:
         """What is needed to order the same chunks in the same way again.

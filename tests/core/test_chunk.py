@@ -1,11 +1,11 @@
-import io
-import zipfile
-
 import numpy as np
 import pytest
 
-from embodied.core.chunk import NO_CHUNK, Chunk, ChunkName, Schema, write_file
+from embodied.core.chunk import NO_CHUNK, Chunk
+from embodied.core.chunkfile import ChunkName, read_members, write_temporary
+from embodied.core.chunksource import Source
 from embodied.core.errors import ReplayError
+from embodied.core.schema import Schema
 
 STEP = {"image": np.zeros((2, 3), np.uint8), "reward": np.float32(0), "is_first": np.bool_(True)}
 
@@ -16,6 +16,19 @@ def make_chunk(steps=3, size=4, **kwargs):
     for index in range(steps):
         chunk.append({**STEP, "reward": np.float32(index)}, schema, [])
     return chunk, schema
+
+
+def write(folder, chunk, **changes):
+    """Writes a file and gives its path, what its name says, and the arrays in it."""
+    snapshot = chunk.snapshot()
+    path, arrays = folder / snapshot.name, {**snapshot.steps, **changes}
+    write_temporary(path, arrays, {}).rename(path)
+    return path, ChunkName.parse(path.name), arrays
+
+
+def read(path, name, codecs=None):
+    source = Source.open(path, name, None, codecs or {})
+    return source.chunk(), source.read(), source.schema
 
 
 class TestSchema:
@@ -107,40 +120,55 @@ class TestChunk:
         assert bytes(new.data["stepid"][3, :16]) == new.uuid
 
     def test_names_sort_by_creation(self):
-        names = [make_chunk(1)[0].snapshot()[0] for _ in range(50)]
+        names = [make_chunk(1)[0].snapshot().name for _ in range(50)]
         assert names == sorted(names)
 
-    def test_snapshot_is_a_copy(self):
-        chunk, _ = make_chunk(2)
-        _, data = chunk.snapshot()
-        chunk.data["reward"][:] = 9
-        np.testing.assert_array_equal(data["reward"], [0, 1])
+    def test_snapshot_stays_while_the_chunk_is_busy(self):
+        chunk, schema = make_chunk(2)
+        chunk.busy, steps = True, chunk.snapshot().steps
+        chunk.overwrite(0, 2, {"reward": np.float32([9, 9])})
+        chunk.append({**STEP, "reward": np.float32(7)}, schema, [])
+        np.testing.assert_array_equal(steps["reward"], [0, 1])
+        np.testing.assert_array_equal(chunk.data["reward"][:3], [9, 9, 7])
 
 
 class TestFiles:
     def test_round_trip(self, tmp_path):
         chunk, schema = make_chunk()
         chunk.succ = bytes(range(16))
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, data)
-        assert [p.name for p in tmp_path.iterdir()] == [name]
-        parsed = ChunkName.parse(name)
-        assert parsed == (chunk.created, chunk.uuid, chunk.succ, 3)
-        loaded, found = Chunk.read(tmp_path / name, parsed)
+        path, name, arrays = write(tmp_path, chunk)
+        assert list(tmp_path.iterdir()) == [path]
+        assert name == (chunk.created, chunk.uuid, chunk.succ, 3)
+        loaded, data, found = read(path, name)
         assert not schema.differences(found)
         assert (loaded.uuid, loaded.succ, loaded.length) == (chunk.uuid, chunk.succ, 3)
-        for key, array in data.items():
-            np.testing.assert_array_equal(loaded.data[key], array)
-            assert loaded.data[key].dtype == array.dtype
+        for key, array in arrays.items():
+            np.testing.assert_array_equal(data[key], array)
+            assert data[key].dtype == array.dtype
+
+    def test_other_readers_of_npz_can_read_it(self, tmp_path):
+        path, _, arrays = write(tmp_path, make_chunk()[0])
+        with np.load(path) as file:
+            assert {key: file[key].tolist() for key in file.files} == {
+                key: array.tolist() for key, array in arrays.items()
+            }
+
+    def test_file_without_checksum(self, tmp_path):
+        path, name, arrays = write(tmp_path, make_chunk()[0])
+        np.savez(path, **arrays)
+        np.testing.assert_array_equal(read(path, name)[1]["reward"], [0, 1, 2])
+        content = bytearray(path.read_bytes())
+        content[content.index(name.uuid)] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ReplayError, match="unreadable"):
+            read(path, name)
 
     def test_any_key_name(self, tmp_path):
         chunk = Chunk(1)
         step = {"file": 1, "dyn/deter": np.ones(2, np.float16), "allow_pickle": True, "a.npy": 2}
         chunk.append(step, Schema.of(step), [])
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, data)
-        loaded, _ = Chunk.read(tmp_path / name, ChunkName.parse(name))
-        assert loaded.data.keys() == {*step, "stepid"}
+        path, name, _ = write(tmp_path, chunk)
+        assert read(path, name)[1].keys() == {*step, "stepid"}
 
     @pytest.mark.parametrize(
         "name",
@@ -155,55 +183,47 @@ class TestFiles:
     def test_foreign_names(self, name):
         assert ChunkName.parse(name) is None
 
-    @pytest.mark.parametrize("cut", [0, 10, 200, -30])
+    @pytest.mark.parametrize("cut", [0, 10, 200, -30, -8, -1])
     def test_truncated(self, tmp_path, cut):
-        chunk, _ = make_chunk()
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, data)
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(content[:cut])
+        path, name, _ = write(tmp_path, make_chunk()[0])
+        path.write_bytes(path.read_bytes()[:cut])
         with pytest.raises(ReplayError, match=r"-3\.npz.*unreadable"):
-            Chunk.read(tmp_path / name, ChunkName.parse(name))
+            read(path, name)
 
-    def test_every_flipped_byte_of_the_data_is_detected(self, tmp_path):
-        chunk, _ = make_chunk()
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, data)
-        content = (tmp_path / name).read_bytes()
-        offset = content.index(chunk.uuid)
-        for position in range(offset, offset + 60, 7):
+    def test_every_flipped_byte_is_detected(self, tmp_path):
+        # Headers, names, times and the checksum itself included.
+        path, name, _ = write(tmp_path, make_chunk()[0])
+        content = path.read_bytes()
+        for position in range(len(content)):
             damaged = bytearray(content)
-            damaged[position] ^= 1
-            (tmp_path / name).write_bytes(damaged)
-            with pytest.raises(ReplayError):
-                Chunk.read(tmp_path / name, ChunkName.parse(name))
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(ReplayError, match="unreadable"):
+                read(path, name)
 
     def test_name_must_fit_the_content(self, tmp_path):
-        chunk, _ = make_chunk()
-        name, data = chunk.snapshot()
-        parsed = ChunkName.parse(name)
-        write_file(tmp_path / name, data)
-        for wrong in [parsed._replace(uuid=NO_CHUNK), parsed._replace(length=2**32)]:
+        path, name, _ = write(tmp_path, make_chunk()[0])
+        for wrong in [name._replace(uuid=NO_CHUNK), name._replace(length=2**32)]:
             with pytest.raises(ReplayError, match="its name says"):
-                Chunk.read(tmp_path / name, wrong)
+                read(path, wrong)
 
     def test_arrays_must_have_the_length(self, tmp_path):
-        chunk, _ = make_chunk()
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, {**data, "reward": data["reward"][:2]})
+        path, name, _ = write(tmp_path, make_chunk()[0], reward=np.zeros(2, np.float32))
         with pytest.raises(ReplayError, match="'reward'"):
-            Chunk.read(tmp_path / name, ChunkName.parse(name))
+            read(path, name)
+
+    def test_unknown_codec_is_named(self, tmp_path):
+        path, name, arrays = write(tmp_path, make_chunk()[0])
+        for tag, message in [("zip", "no codec 'zip'"), ("bfloat16", "not what the codec")]:
+            write_temporary(path, arrays, {"reward": tag}).rename(path)
+            with pytest.raises(ReplayError, match=message):
+                read(path, name)
 
     def test_pickled_content_is_not_executed(self, tmp_path):
-        chunk, _ = make_chunk()
-        name, data = chunk.snapshot()
-        write_file(tmp_path / name, data)
-        buffer = io.BytesIO()
-        np.save(buffer, np.array([Bomb()] * 3), allow_pickle=True)
-        with zipfile.ZipFile(tmp_path / name, "a") as archive:
-            archive.writestr("bomb.npy", buffer.getvalue())
-        with pytest.raises(ReplayError, match="unreadable"):
-            Chunk.read(tmp_path / name, ChunkName.parse(name))
+        path, name, arrays = write(tmp_path, make_chunk()[0])
+        np.savez(path, allow_pickle=True, **arrays, bomb=np.array([Bomb()] * 3))
+        with pytest.raises(ReplayError, match=r"unreadable.*object"):
+            read_members(path)
 
 
 class Bomb:

@@ -1,0 +1,224 @@
+"""A replay under random use, kills included, against lists."""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from embodied.core.codecs import BFloat16, OneHot
+from embodied.core.replay import Replay
+from embodied.core.selectors import Mixture, Prioritized, Uniform
+
+from .test_replay import sequences, transition
+
+CLASSES = 5
+# Every chunk is synced, which takes no time in memory.
+FAST = next((path for path in ["/dev/shm"] if os.path.isdir(path)), None)
+STEP_BYTES = 4 + 4 + 1 + 1 + 2 + 2 + 20
+
+
+def context(value):
+    """What is written back: a number that bfloat16 holds, and one-hot vectors; 0 are zeros."""
+    onehot = np.eye(CLASSES + 1, CLASSES, dtype=np.float32)
+    digits = np.array([value % (CLASSES + 1), value // 7 % (CLASSES + 1)])
+    return {"deter": np.float32(value), "stoch": onehot[digits - 1]}
+
+
+class Model(RuleBasedStateMachine):
+    """Items are lists of step numbers; `ctx` holds all contexts that a step has had, in order."""
+
+    @initialize(
+        length=st.integers(1, 5),
+        limit=st.none() | st.integers(1, 12) | st.just("bytes"),
+        chunksize=st.integers(1, 6),
+        kind=st.sampled_from(["uniform", "prioritized", "mixture"]),
+        disk=st.booleans(),
+    )
+    def start(self, length, limit, chunksize, kind, disk):
+        self.folder = tempfile.TemporaryDirectory(dir=FAST)
+        self.kind = kind
+        self.args = {"length": length, "chunksize": chunksize, "disk": disk}
+        # Three workers, each with a chunk being filled and those with the start of a window.
+        chunks = 3 * (2 + length // chunksize) + 2
+        self.args["max_bytes"] = chunks * chunksize * STEP_BYTES if limit == "bytes" else None
+        self.args["capacity"] = limit if limit != "bytes" else None
+        self.replay = self.build()
+        self.clock = 1
+        self.items, self.queue, self.chains = [], [], {}
+        self.ctx, self.stepids = {}, {}
+        self.saved = None
+
+    def build(self):
+        prio = Prioritized(0.8, 0.5, float("inf"), zero_on_sample=True)
+        selector = {
+            "uniform": Uniform(),
+            "prioritized": prio,
+            "mixture": Mixture({"u": Uniform(), "p": prio}, {"u": 0.5, "p": 0.5}),
+        }[self.kind]
+        codecs = {"deter": BFloat16(), "stoch": OneHot(CLASSES)}
+        return Replay(
+            **self.args, directory=self.folder.name, online=True, selector=selector, codecs=codecs
+        )
+
+    def evict(self):
+        # How many chunks a limit of bytes leaves is not modelled: only that the oldest go.
+        if self.args["capacity"]:
+            del self.items[: -self.args["capacity"]]
+        if self.args["max_bytes"]:
+            del self.items[: len(self.items) - len(self.replay)]
+        self.queue = [window for window in self.queue if window in self.items]
+
+    @rule(worker=st.integers(0, 2), steps=st.integers(1, 8))
+    def add(self, worker, steps):
+        chain, length = self.chains.setdefault(worker, []), self.args["length"]
+        for _ in range(steps):
+            self.replay.add({**transition(worker, self.clock), **context(0)}, worker)
+            self.ctx[self.clock] = [0]
+            chain.append(self.clock)
+            self.clock += 1
+            if len(chain) >= length:
+                window = (worker, chain[-length:])
+                self.items.append(window)
+                if (len(chain) - length) % length == 0:
+                    self.queue.append(window)
+        self.evict()
+
+    @precondition(lambda self: self.items)
+    @rule(batch=st.integers(1, 5), mode=st.sampled_from(["train", "report"]))
+    def sample(self, batch, mode):
+        data = self.replay.sample(batch, mode)
+        drawn = [
+            (int(w[0]), s.tolist()) for w, s in zip(data["worker"], data["step"], strict=True)
+        ]
+        if mode == "train":
+            online, self.queue = self.queue[:batch], self.queue[batch:]
+            assert drawn[: len(online)] == online
+        for row, window in enumerate(drawn):
+            assert window in self.items
+            for index, step in enumerate(window[1]):
+                for key, value in context(self.ctx[step][-1]).items():
+                    np.testing.assert_array_equal(data[key][row, index], value)
+                self.stepids[step] = data["stepid"][row, index].copy()
+
+    @precondition(lambda self: self.stepids)
+    @rule(data=st.data())
+    def update(self, data):
+        steps = data.draw(st.lists(st.sampled_from(sorted(self.stepids)), max_size=12))
+        values = [(self.clock + index) % 250 for index in range(len(steps))]
+        stepid = np.array([self.stepids[step] for step in steps], np.uint8).reshape(-1, 20)
+        written = {
+            key: np.array([context(value)[key] for value in values], np.float32).reshape(
+                len(steps), *context(0)[key].shape
+            )
+            for key in context(0)
+        }
+        priority = np.array([value % 3 for value in values])
+        self.replay.update({"stepid": stepid, **written, "priority": priority})
+        for step, value in zip(steps, values, strict=True):
+            self.ctx[step].append(value)
+        self.clock += len(steps)
+
+    @rule()
+    def save(self):
+        state = self.replay.save()
+        chains = {worker: list(chain) for worker, chain in self.chains.items()}
+        had = {step: len(values) for step, values in self.ctx.items()}
+        self.saved = state, list(self.items), list(self.queue), chains, had
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def save_and_restart(self):
+        """Goes on as if nothing had been."""
+        self.save()
+        self.replay.close()
+        self.replay = self.build()
+        self.replay.load(self.saved[0])
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def kill(self):
+        """Nothing of the last save is lost; what was complete since then may be there."""
+        state, items, self.queue, chains, had = self.saved
+        self.replay.close()
+        self.replay = self.build()
+        self.replay.load(state)
+        found = [tuple(item) for item in sequences(self.replay)]
+        known = {(worker, *steps) for worker, steps in items}
+        extra = [item for item in found if (item[0], *item[1]) not in known]
+        kept = found[: len(found) - len(extra)]
+        assert kept == items[len(items) - len(kept) :]
+        if self.args["max_bytes"] is None and not self.args["capacity"]:
+            assert len(kept) == len(items)
+        if self.args["capacity"]:
+            assert len(found) >= min(self.args["capacity"], len(items))
+        for worker, steps in extra:
+            assert any(steps == self.chains[worker][i : i + len(steps)]
+                       for i in range(len(self.chains[worker])))  # fmt: skip
+        self.items = found
+        self.queue = [window for window in self.queue if window in self.items]
+        # Workers whose steps have not grown since then go on; others start anew.
+        went_on = self.replay._workers.keys()
+        assert went_on >= {k for k, chain in chains.items() if chain == self.chains[k]}
+        self.chains = {k: chain for k, chain in chains.items() if k in went_on}
+        self.adopt_context(had)
+        self.replay.save()
+
+    def adopt_context(self, had):
+        """Every step has the context of the save, or a later one."""
+        table = self.replay._table
+        self.stepids = {}
+        if not self.items:
+            return
+        data = table.gather(table.items(np.arange(table.first, table.stop)), self.replay._schema)
+        for row, (_, steps) in enumerate(self.items):
+            for index, step in enumerate(steps):
+                possible = self.ctx[step][had.get(step, 1) - 1 :]
+                fits = [
+                    value
+                    for value in possible
+                    if all((data[k][row, index] == v).all() for k, v in context(value).items())
+                ]
+                assert fits
+                self.ctx[step] = [*self.ctx[step], fits[-1]]
+
+    @invariant()
+    def same_items(self):
+        if hasattr(self, "replay"):
+            assert [tuple(item) for item in sequences(self.replay)] == self.items
+            assert len(self.replay) == len(self.items)
+            assert len(self.replay._queue) == len(self.queue)
+
+    @invariant()
+    def limits_hold(self):
+        if hasattr(self, "replay") and self.args["max_bytes"]:
+            table = self.replay._table
+            size = sum(table.chunk(slot).nbytes for slot in table.occupied())
+            assert size == self.replay._bytes <= self.args["max_bytes"]
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.replay.close()
+            self.folder.cleanup()
+
+
+class TestModel(Model.TestCase):
+    settings = settings(
+        max_examples=30,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.mark.slow
+class TestModelForLong(Model.TestCase):
+    settings = settings(
+        max_examples=500,
+        stateful_step_count=50,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
