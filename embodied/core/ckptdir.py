@@ -89,13 +89,7 @@ def folders(directory: Path) -> list[Path]:
         return []
     found = [x for x in directory.iterdir() if _FOLDER.fullmatch(x.name) and _is_folder(x)]
     found.sort(key=lambda x: x.name, reverse=True)
-    latest = ""
-    try:
-        latest = _read(directory / "latest").decode("ascii").strip()
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as e:
-        log.warning("The file %s is passed over: it cannot be read (%s).", directory / "latest", e)
+    latest, _ = _latest(directory)
     return sorted(found, key=lambda x: x.name != latest)
 
 
@@ -114,11 +108,16 @@ def resolve(path: str | Path) -> Path:
         if problem:
             raise CheckpointError(f"The checkpoint {path} cannot be loaded: {problem}.")
         return path
-    problems = []
+    problems: list[str] = []
     for directory in (path, path / "ckpt"):
         for leftover in _leftovers(directory):
             log.warning("The checkpoint %s is passed over: it was never finished.", leftover)
-        for folder in folders(directory):
+        found = folders(directory)
+        latest, problem = _latest(directory)
+        if found and found[0].name != latest:
+            problem = problem or "it names no checkpoint that is here"
+            log.warning("The file %s is passed over: %s.", directory / "latest", problem)
+        for folder in found:
             problem = find_damage(folder)
             if not problem:
                 return folder
@@ -221,6 +220,16 @@ def _write_latest(directory: Path, name: str) -> None:
     _sync(temporary)
     temporary.replace(directory / "latest")
     _sync(directory)
+
+
+def _latest(directory: Path) -> tuple[str, str]:
+    """The name in `latest`, and what is wrong with that file."""
+    try:
+        return _read(directory / "latest").decode("ascii").strip(), ""
+    except FileNotFoundError:
+        return "", "it is missing"
+    except (OSError, ValueError) as e:
+        return "", f"it cannot be read ({e})"
 
 
 def _metric(folder: Path) -> float:

@@ -1,0 +1,86 @@
+"""A run that is saved and continued in a new process equals one that is not, bit for bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied.core import ckptdir
+
+PARTS = ("step", "agent", "replay", "stream", "learn", "episodes", "acting")
+TIMED = ("fps/", "timer/", "usage/")
+
+
+def train(logdir, steps, *flags):
+    flags = {
+        "--configs": "debug",
+        "--logdir": logdir,
+        "--task": "gymnasium_CartPole-v1",
+        "--logger.outputs": "jsonl",
+        "--logger.timer": "False",
+        "--replay.chunksize": 32,
+        "--jax.debug": "False",
+        "--run.usage.psutil": "False",
+        "--run.envs": 2,
+        "--run.steps": steps,
+        "--run.train_ratio": 40,
+        "--run.log_every": -1,
+        "--run.report_every": 0,
+        "--run.save_every": 0,
+        **dict(zip(flags[::2], flags[1::2], strict=True)),
+    }
+    argv = [str(x) for pair in flags.items() for x in pair]
+    code = "import dreamerv3.main as m; m.main()"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def metrics(logdir):
+    rows = [json.loads(x) for x in (logdir / "metrics.jsonl").read_text().splitlines()]
+    # The first part writes its last row twice: at the turn and at the end.
+    found: dict[int, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["step"], {}).update(
+            {k: v for k, v in row.items() if k.startswith(("train/", "episode/"))}
+        )
+    return found
+
+
+def differences(a, b, path=""):
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [x for k in a for x in differences(a[k], b[k], f"{path}/{k}")]
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        pairs = enumerate(zip(a, b, strict=True))
+        return [x for i, (u, v) in pairs for x in differences(u, v, f"{path}/{i}")]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        equal = a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    else:
+        equal = a == b or (a != a and b != b)
+    return [] if equal else [path]
+
+
+# With consecutive batches, a sequence is cut in two and its carry is needed in the next update.
+@pytest.mark.parametrize("flags", [("--consec_train", 2)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    train(whole, 160, *flags)
+    train(split, 90, *flags)
+    output = train(split, 160, *flags)
+    assert "Resumed from" in output
+    assert "The episodes of 2 of 2 environments go on." in output
+    expected, found = metrics(whole), metrics(split)
+    assert sum("train/loss/dyn" in row for row in expected.values()) > 20
+    assert expected == found
+    trees = [ckptdir.read(ckptdir.resolve(Path(x)), list(PARTS)) for x in (whole, split)]
+    for tree in trees:
+        tree["acting"].pop("starts")
+        tree["replay"].pop("chunks")  # their ids are drawn anew in every run
+        chains = tree["replay"].get("chains", {})
+        chains.pop("chunks", None)
+        for key in ("outs",):  # names steps by the chunks' ids
+            tree["agent"]["waiting"][key].get("replay", {}).pop("stepid", None)
+    assert differences(*trees) == []
