@@ -30,6 +30,7 @@ def train(logdir, steps, *flags):
         "--run.log_every": -1,
         "--run.report_every": 0,
         "--run.save_every": 0,
+        "--agent.imag_length": 3,
         **dict(zip(flags[::2], flags[1::2], strict=True)),
     }
     argv = [str(x) for pair in flags.items() for x in pair]
@@ -67,20 +68,20 @@ def differences(a, b, path=""):
 @pytest.mark.parametrize("flags", [("--consec_train", 2)])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
     whole, split = tmp_path / "whole", tmp_path / "split"
-    train(whole, 160, *flags)
-    train(split, 90, *flags)
-    output = train(split, 160, *flags)
+    train(whole, 120, *flags)
+    train(split, 70, *flags)
+    output = train(split, 120, *flags)
     assert "Resumed from" in output
     assert "The episodes of 2 of 2 environments go on." in output
     expected, found = metrics(whole), metrics(split)
-    assert sum("train/loss/dyn" in row for row in expected.values()) > 20
+    assert sum("train/loss/dyn" in row for row in expected.values()) > 10
     assert expected == found
     trees = [ckptdir.read(ckptdir.resolve(Path(x)), list(PARTS)) for x in (whole, split)]
     for tree in trees:
         tree["acting"].pop("starts")
-        tree["replay"].pop("chunks")  # their ids are drawn anew in every run
-        chains = tree["replay"].get("chains", {})
-        chains.pop("chunks", None)
-        for key in ("outs",):  # names steps by the chunks' ids
-            tree["agent"]["waiting"][key].get("replay", {}).pop("stepid", None)
+        # The ids of chunks are drawn anew in every run, and steps are named by them.
+        tree["replay"].pop("chunks")
+        tree["replay"]["chains"].pop("chunks")
+        tree["stream"]["current"].pop("stepid")
+        tree["agent"]["waiting"]["outs"]["replay"].pop("stepid")
     assert differences(*trees) == []
