@@ -140,9 +140,9 @@ def _doubts(config: elements.Config) -> Iterator[str]:
 
 
 def _layout(config: elements.Config, net: elements.Config) -> Layout:
-    # Suites without a setting leave the size to the environment: show the usual one.
+    # Suites without a setting, or with 0, leave the size to the environment: show the usual one.
     suite = config.env.get(config.task.partition("_")[0], {})
-    height, width = suite.get("size", (64, 64))
+    height, width = (side or 64 for side in suite.get("size", (64, 64)))
     return layout((height, width), tuple(net.mults), net.outer)
 
 

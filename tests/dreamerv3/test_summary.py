@@ -20,3 +20,8 @@ def test_images_that_need_padding():
     assert "84 x 210 (padded to 96 x 224) -> 6 x 7" in text
     assert "128, 192, 256, 256, 256" in text
     assert text.endswith("Warnings\n  -  none")
+
+
+def test_a_size_of_the_environments_choice_is_shown_as_the_usual_one():
+    text = summarize(compose(["gymnasium"], {"env.gymnasium.size": "0,0"}))
+    assert "64 x 64 -> 4 x 4" in text
