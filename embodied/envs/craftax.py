@@ -134,7 +134,7 @@ def _start(game: Any, image: bool, key: Any, count: Any) -> Any:
     import jax
 
     obs, state = game.reset_env(jax.random.fold_in(key, count), game.default_params)
-    return _to_bytes(obs) if image else obs, state
+    return _world(obs, state, image)
 
 
 def _advance(game: Any, image: bool, key: Any, count: Any, state: Any, action: Any) -> Any:
@@ -149,7 +149,7 @@ def _advance(game: Any, image: bool, key: Any, count: Any, state: Any, action: A
     key = jax.random.fold_in(key, count)
     obs, state, reward, done, _ = game.step_env(key, state, action, params)
     cut = state.timestep >= params.max_timesteps
-    return (_to_bytes(obs) if image else obs, state), reward, done, done & ~cut
+    return _world(obs, state, image), reward, done, done & ~cut
 
 
 def _insert(worlds: Any, world: Any, index: Any) -> Any:
@@ -159,8 +159,14 @@ def _insert(worlds: Any, world: Any, index: Any) -> Any:
     return jax.tree.map(lambda many, one: many.at[index].set(one), worlds, world)
 
 
-def _to_bytes(image: Any) -> Any:
-    return (image * 255).round().astype(np.uint8)
+def _world(obs: Any, state: Any, image: bool) -> Any:
+    """Observation and state, always of the same types, so that they compile once."""
+    import jax
+
+    if image:
+        obs = (obs * 255).round().astype(np.uint8)
+    # A new world holds Python numbers, which have weak types that a step makes strong.
+    return obs, jax.tree.map(lambda x: jax.numpy.asarray(x, jax.numpy.result_type(x)), state)
 
 
 def _achievements(task: str) -> dict[str, int]:

@@ -101,6 +101,13 @@ def test_it_runs_on_the_cpu_under_the_rules_of_the_agent(batch):
     assert batch._world[0].devices() == {jax.local_devices(backend="cpu")[0]}
 
 
+def test_steps_and_starts_compile_once(batch):
+    restart(batch, 0)
+    for i in range(4):
+        batch.step(act(i, reset=i == 2))
+    assert batch._start._cache_size() == batch._advance._cache_size() == 1
+
+
 def test_a_worker_leaves_accelerators_alone():
     pytest.importorskip("craftax")
     code = """
