@@ -18,6 +18,7 @@ import numpy as np
 import embodied
 from embodied import envs
 from embodied.core import wrappers
+from embodied.core.base import Spaces
 from embodied.core.batch import split
 from embodied.core.errors import ConfigError, MissingPackageError
 from embodied.core.parallel import worker_count
@@ -139,16 +140,66 @@ def make_replay(config: elements.Config, folder: str, mode: str = "train") -> An
             f"replay.size {config.replay.size} leaves {capacity} steps in the {folder} buffer, "
             f"less than one batch of {config.batch_size} sequences x {length} steps."
         )
+    max_bytes = int(config.replay.max_gb * (1 if train else 0.1) * 2**30)
     return Replay(
         length,
         capacity,
         directory=Path(config.logdir) / folder,
+        max_bytes=max_bytes or None,
+        disk=config.replay.backing == "disk",
+        codecs=replay_codecs(config),
         chunksize=config.replay.chunksize,
         online=config.replay.online and train,
         selector=_make_selector(config, capacity) if train else None,
         seed=config.seed,
         name=folder,
     )
+
+
+def replay_codecs(config: elements.Config) -> dict[str, Any]:
+    """How the replay stores the latent states that the policy gives, by key."""
+    from embodied.core.codecs import BFloat16, OneHot
+
+    codecs = {"dyn/stoch": OneHot(config.agent.dyn.rssm.classes)}
+    return codecs | ({"dyn/deter": BFloat16()} if config.replay.context_dtype != "float32" else {})
+
+
+def replay_note(
+    obs_space: Spaces, act_space: Spaces, ext_space: Spaces, config: elements.Config
+) -> str:
+    """The sentence that says how much room the replay takes.
+
+    Args:
+      obs_space: what the agent observes.
+      act_space: its actions.
+      ext_space: what it has the replay store besides, with `consec` and `stepid`, which are not.
+      config: the run's config.
+
+    Raises:
+      ConfigError: `replay.max_gb` is too small for these steps.
+    """
+    from embodied.core.schema import Schema
+
+    spaces = {"reset": elements.Space(bool), **obs_space, **act_space, **ext_space}
+    specs = {k: (v.dtype, v.shape) for k, v in spaces.items() if k not in ("consec", "stepid")}
+    plain, schema = Schema(specs).nbytes, Schema(specs, replay_codecs(config))
+    size, gib = int(config.replay.size), config.replay.max_gb
+    total = schema.nbytes * size / 2**30
+    # Every environment fills a chunk while windows still begin in the one before it.
+    least = 2 * config.run.envs * config.replay.chunksize * schema.nbytes / 2**30
+    if 0 < gib < least:
+        raise ConfigError(
+            f"replay.max_gb {gib:g} is too little: a step takes {schema.nbytes:,} bytes, so that "
+            f"{config.run.envs} environments need at least {least:.2g} GiB for chunks of "
+            f"{config.replay.chunksize} steps; raise it, or lower replay.chunksize."
+        )
+    what = "memory" if config.replay.backing == "ram" else "disk"
+    note = f"A step takes {schema.nbytes:,} bytes of {what} in the replay"
+    note += f" ({plain:,} before compact storage)" if plain != schema.nbytes else ""
+    if 0 < gib < total:
+        fits = int(gib * 2**30 / schema.nbytes)
+        return f"{note}: {fits:,} steps fill the {gib:g} GiB of replay.max_gb."
+    return f"{note}: {size:,} steps take {total:.1f} GiB."
 
 
 def make_stream(config: elements.Config, replay: Any, mode: str) -> embodied.Stream:

@@ -57,6 +57,7 @@ class ChunkDir:
         self._room = threading.Semaphore(_QUEUE)
         self._idle = threading.Condition(lock)
         self._failed: dict[bytes, Chunk] = {}  # what `put` could not write
+        self._failing = False
         self._discarded: set[Path] = set()
         self._replaced: set[Path] = set()
 
@@ -228,8 +229,9 @@ class ChunkDir:
             self.path.mkdir(parents=True, exist_ok=True)
             self.store(chunk)
         except (OSError, ReplayError) as error:
-            if len(self._failed) == 1:
+            if not self._failing:  # said once, until it works again
                 _log.warning("Replay folder: complete chunks cannot be written. %s", error)
+            self._failing = True
         finally:
             self._room.release()
 
@@ -246,7 +248,7 @@ class ChunkDir:
                 members = chunkfile.read_members(temporary, False) if self._recycle else {}
                 written.append((path, temporary, members))
         with self._lock:
-            sources = {}
+            sources: dict[str, tuple[Path, Member]] = {}
             for path, temporary, members in written:
                 os.replace(temporary, path)
                 sources |= {key: (path, member) for key, member in members.items()}
@@ -258,6 +260,7 @@ class ChunkDir:
             if snapshot.context is not None:
                 chunk.context = self.path / snapshot.context_name
             self._failed.pop(chunk.uuid, None)
+            self._failing = False
             if chunk.dropped:
                 self._discard_files(chunk)
             elif self._recycle:

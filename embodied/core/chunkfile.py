@@ -90,9 +90,7 @@ class Member(NamedTuple):
             raise EOFError("it is shorter than it was")
 
 
-def write_temporary(
-    path: Path, arrays: Mapping[str, np.ndarray], tags: Mapping[str, str]
-) -> Path:
+def write_temporary(path: Path, arrays: Mapping[str, np.ndarray], tags: Mapping[str, str]) -> Path:
     """Writes the file under a temporary name, which is to be replaced, and syncs it.
 
     So the file is whole or absent, whenever the process dies; the caller syncs the folder.
@@ -107,9 +105,9 @@ def write_temporary(
     """
     temporary = path.with_name(path.name + _TEMPORARY)
     with open(temporary, "wb") as file:
-        summed = _Summed(file)
+        summed: Any = _Summed(file)
         # np.savez would take keys such as `file` for its own arguments.
-        with zipfile.ZipFile(summed, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[arg-type]
+        with zipfile.ZipFile(summed, "w", zipfile.ZIP_STORED) as archive:
             for key, array in arrays.items():
                 info = zipfile.ZipInfo(key + ".npy")
                 info.comment = tags.get(key, "").encode()

@@ -153,5 +153,3 @@ def _recode(array: np.ndarray, tag: str, field: Field) -> np.ndarray:
         stored, array = array, np.empty((len(array), *field.shape), field.dtype)
         codec.decode(stored, array)
     return field.codec.encode(array, field.key) if field.codec else array
-
-

@@ -7,6 +7,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Scratch:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        self._file: Any = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._end = 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)
@@ -46,7 +47,7 @@ class Scratch:
     def read(self, offset: int, out: np.ndarray) -> None:
         """Fills a contiguous array."""
         self._file.seek(offset)
-        self._file.readinto(out.reshape(-1).view(np.uint8))  # type: ignore[attr-defined]
+        self._file.readinto(out.reshape(-1).view(np.uint8))
 
     def write(self, offset: int, values: np.ndarray) -> None:
         """Writes an array.
@@ -54,10 +55,10 @@ class Scratch:
         Raises:
           ReplayError: there is no room.
         """
-        data = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        data: Any = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         try:
             self._file.seek(offset)
-            while data:
+            while len(data):
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise ReplayError(
@@ -75,9 +76,7 @@ class DiskRows:
       scratch: where values that are written back go until they are read from a file.
     """
 
-    def __init__(
-        self, sources: Mapping[str, tuple[Path, Member]], length: int, scratch: Scratch
-    ):
+    def __init__(self, sources: Mapping[str, tuple[Path, Member]], length: int, scratch: Scratch):
         self._sources = dict(sources)
         self._length = length
         self._scratch = scratch

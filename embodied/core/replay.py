@@ -300,7 +300,7 @@ class Replay(BaseReplay):
         self._selector.open(slot)
         return slot
 
-    def _complete(self, state: _Worker) -> None:
+    def _complete(self, state: Chain) -> None:
         # The window that starts at `start` is complete: it becomes an item.
         before, state.start = state.start, self._table.after(state.start)
         if self.online and state.items % self.length == 0:

@@ -220,7 +220,7 @@ class TestFiles:
                 read(path, name)
 
     def test_pickled_content_is_not_executed(self, tmp_path):
-        path, name, arrays = write(tmp_path, make_chunk()[0])
+        path, _, arrays = write(tmp_path, make_chunk()[0])
         np.savez(path, allow_pickle=True, **arrays, bomb=np.array([Bomb()] * 3))
         with pytest.raises(ReplayError, match=r"unreadable.*object"):
             read_members(path)

@@ -17,7 +17,11 @@ def decoded(codec, stored, shape):
 
 
 class TestBFloat16:
-    @given(hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(-(2.0**127), 2.0**127, width=32)))
+    @given(
+        hnp.arrays(
+            np.float32, st.integers(1, 20), elements=st.floats(-(2.0**127), 2.0**127, width=32)
+        )
+    )
     def test_error_is_at_most_half_a_unit(self, values):
         codec = BFloat16()
         back = decoded(codec, codec.encode(values, "x"), values.shape)
@@ -33,7 +37,9 @@ class TestBFloat16:
         error = np.abs(decoded(codec, codec.encode(values, "x"), values.shape) - values)
         assert 2**-9.1 < error.max() <= 2**-9
 
-    @pytest.mark.parametrize("bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
+    @pytest.mark.parametrize(
+        "bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001]
+    )
     def test_infinities_and_nans(self, bits):
         values = np.array([bits, 0x3F800000], np.uint32).view(np.float32)
         codec = BFloat16()

@@ -636,7 +636,7 @@ class TestThreads:
             while not done.is_set():
                 replay.save()
 
-        adders = [guard(lambda w=worker: count(replay, w, 0, 1000)) for worker in (1, 2)]
+        adders = [guard(lambda w=worker: count(replay, w, 0, 400)) for worker in (1, 2)]
         others = [guard(learn), guard(learn), guard(save)]
         for thread in adders + others:
             thread.start()

@@ -49,6 +49,7 @@ class Model(RuleBasedStateMachine):
         self.replay = self.build()
         self.clock = 1
         self.items, self.queue, self.chains = [], [], {}
+        self.history = []  # all chains that there ever were
         self.ctx, self.stepids = {}, {}
         self.saved = None
 
@@ -74,7 +75,10 @@ class Model(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 2), steps=st.integers(1, 8))
     def add(self, worker, steps):
-        chain, length = self.chains.setdefault(worker, []), self.args["length"]
+        if worker not in self.chains:
+            self.history.append((worker, []))
+            self.chains[worker] = self.history[-1][1]
+        chain, length = self.chains[worker], self.args["length"]
         for _ in range(steps):
             self.replay.add({**transition(worker, self.clock), **context(0)}, worker)
             self.ctx[self.clock] = [0]
@@ -155,17 +159,20 @@ class Model(RuleBasedStateMachine):
             assert len(kept) == len(items)
         if self.args["capacity"]:
             assert len(found) >= min(self.args["capacity"], len(items))
-        for worker, steps in extra:
-            assert any(steps == self.chains[worker][i : i + len(steps)]
-                       for i in range(len(self.chains[worker])))  # fmt: skip
+        windows = {
+            (worker, *chain[start : start + self.args["length"]])
+            for worker, chain in self.history
+            for start in range(len(chain))
+        }
+        assert windows >= {(worker, *steps) for worker, steps in extra}
         self.items = found
         self.queue = [window for window in self.queue if window in self.items]
         # Workers whose steps have not grown since then go on; others start anew.
         went_on = self.replay._workers.keys()
-        assert went_on >= {k for k, chain in chains.items() if chain == self.chains[k]}
-        self.chains = {k: chain for k, chain in chains.items() if k in went_on}
+        assert went_on >= {k for k, chain in chains.items() if chain == self.chains.get(k)}
+        self.chains = {k: list(chain) for k, chain in chains.items() if k in went_on}
+        self.history += self.chains.items()
         self.adopt_context(had)
-        self.replay.save()
 
     def adopt_context(self, had):
         """Every step has the context of the save, or a later one."""
