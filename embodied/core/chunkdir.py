@@ -160,7 +160,9 @@ class ChunkDir:
         versions: dict[bytes, Files] = {}
         contexts: dict[bytes, Path] = {}
         for path in sorted(self.path.iterdir(), reverse=True):
-            if name := ChunkName.parse(path.name):
+            if path.is_symlink() or not path.is_file():  # reading it may never end
+                _log.warning("Replay folder: %s is no plain file; it is left alone.", path)
+            elif name := ChunkName.parse(path.name):
                 versions.setdefault(name.uuid, []).append((path, name))
             elif uuid := chunkfile.context_uuid(path.name):
                 contexts[uuid] = path

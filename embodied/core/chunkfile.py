@@ -201,13 +201,9 @@ def _locate(file: BinaryIO, info: zipfile.ZipInfo) -> Member:
     lengths = struct.unpack("<26x2H", file.read(30))
     start = info.header_offset + 30 + sum(lengths)
     file.seek(start)
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    if (version := np.lib.format.read_magic(file)) != (1, 0):  # others take long headers
         raise ValueError(f"{info.filename} has version {version}")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     member = Member(file.tell(), dtype, shape, info.comment.decode())
     fits = member.offset - start + member.nbytes == info.file_size
     if fortran or dtype.kind not in "biufc" or not fits:
