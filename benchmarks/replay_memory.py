@@ -59,7 +59,7 @@ def step_bytes(size: str) -> dict[str, float]:
 
 
 def push(steps: int, max_gb: float, workers: int, disk: bool) -> dict[str, Any]:
-    """Adds the steps; the level is what was resident at any time after the limit was reached."""
+    """Adds the steps; the level is what is resident after twice the steps that reach the limit."""
     ring = make_steps("size12m", 256)
     base, trace, full_at = resident(), [], None
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def push(steps: int, max_gb: float, workers: int, disk: bool) -> dict[str, Any]:
                 full_at = number
         seconds = time.perf_counter() - start
         replay.close()
-    level = [gib for number, gib, _ in trace if full_at is not None and number > 1.1 * full_at]
+    level = [gib for number, gib, _ in trace if full_at is not None and number > 2 * full_at]
     return {
         "steps": steps,
         "limit_gib": max_gb,

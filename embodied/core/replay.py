@@ -20,6 +20,7 @@ from .restore import Chain, Restore, save_chains
 from .schema import Schema
 from .selectors import Selector, Uniform
 from .table import Table
+from .writeback import read_update
 
 
 class Replay(BaseReplay):
@@ -175,26 +176,17 @@ class Replay(BaseReplay):
           ReplayError: an unknown key, a wrong shape or dtype, a value that a codec cannot
             represent, or a priority that is no priority.
         """
-        values = dict(data)
-        stepid = np.asarray(values.pop("stepid", None))
-        if stepid.dtype != np.uint8 or stepid.shape[-1:] != (20,):
-            raise ReplayError(
-                f"An update has {stepid.dtype}{list(stepid.shape)} for key 'stepid': it must be "
-                "uint8[..., 20] as it was drawn."
-            )
-        lead = stepid.shape[:-1]
-        priority = values.pop("priority", None)
-        priority = None if priority is None else _priorities(priority, lead)
         with self._lock:
-            arrays = {key: self._stored(key, value, lead) for key, value in values.items()}
-            addresses = self._table.locate(stepid.reshape(-1, 20))
+            stepid, values, priority = read_update(data, self._schema)
+            addresses = self._table.locate(stepid)
             known = np.flatnonzero(addresses >= 0)
-            if arrays:
-                if len(known) < len(addresses):
-                    arrays = {key: array[known] for key, array in arrays.items()}
-                self._table.overwrite(addresses[known], arrays)
+            if len(known) < len(addresses):
+                addresses = addresses[known]
+                values = {key: array[known] for key, array in values.items()}
+            if values:
+                self._table.overwrite(addresses, values)
             if priority is not None:
-                self._selector.prioritize(addresses[known], priority[known])
+                self._selector.prioritize(addresses, priority[known])
             self._counts["updates"] += len(known)
 
     def stats(self) -> dict[str, float]:
@@ -355,16 +347,6 @@ class Replay(BaseReplay):
             room = max(1, (self.max_bytes - self._bytes) // max(1, nbytes))
             del self._spare[room:]
 
-    def _stored(self, key: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
-        keys = [k for k, _, _ in self._schema.specs] if self._schema else []
-        if key not in keys:
-            raise ReplayError(
-                f"An update has the key {key!r}, which no stored step has: the keys are {keys}."
-            )
-        assert self._schema is not None
-        array = self._schema.encode(key, value, lead)
-        return array.reshape(-1, *array.shape[len(lead) :])
-
     def _state(self) -> Data:
         order = self._table.describe([chain.start for chain in self._workers.values()])
         chunks = [self._table.chunk(slot) for slot in order["slots"].tolist()]
@@ -376,18 +358,3 @@ class Replay(BaseReplay):
             "selector": self._selector.save(order["slots"]),
             "counts": dict(self._counts),
         }
-
-
-def _priorities(value: Any, lead: tuple[int, ...]) -> np.ndarray:
-    array = np.asarray(value, np.float64)
-    if array.shape != lead:
-        raise ReplayError(
-            f"An update has shape {array.shape} for key 'priority': it must be {lead}, one "
-            "number a step id."
-        )
-    if not (array >= 0).all():
-        raise ReplayError(
-            f"An update has the priority {array[~(array >= 0)][0]}: priorities must be "
-            "non-negative numbers."
-        )
-    return array.reshape(-1)
