@@ -36,6 +36,7 @@ from .machine import describe
 
 ENVS = 2
 KEEP = 3
+TURNS = 20  # of the loop after which the updates are compiled
 
 
 def main() -> None:
@@ -152,12 +153,13 @@ def _kill(
 
 
 def _train_and_kill(flags: dict[str, Any], delay: float) -> tuple[str, int]:
-    """Runs a process until some time after its first step; returns output and last step."""
+    """Runs a process until some time after its first updates; returns output and last step."""
     argv = [sys.executable, "-m", "dreamerv3.main", "--configs", "debug", "--jax.debug", "False"]
     for key, value in flags.items():
         text = ",".join(value) if isinstance(value, list) else str(value)
         argv += [f"--{key}", text]
     lines: list[str] = []
+    turns = 0
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -165,7 +167,8 @@ def _train_and_kill(flags: dict[str, Any], delay: float) -> tuple[str, int]:
         timer = threading.Timer(delay, process.kill)
         for line in process.stdout:
             lines.append(line)
-            if line.startswith("Step ") and not timer.is_alive() and not timer.finished.is_set():
+            turns += line.startswith("Step ")
+            if turns == TURNS and line.startswith("Step "):
                 timer.start()
         timer.cancel()
     output = "".join(x for x in lines if not x.startswith("Step "))

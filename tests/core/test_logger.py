@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from embodied.core.logger import Aggregate, Logger
-from embodied.core.outputs import JSONLOutput
+from embodied.core.outputs import JSONLOutput, TerminalOutput
 
 
 def test_metrics_get_the_step_at_which_they_were_added():
@@ -113,3 +114,20 @@ class TestAggregate:
         agg.add({"x": value})
         agg.result()["x"][:] = 0
         assert value.tolist() == [1, 2]
+
+
+def test_a_full_disk_is_said_once_per_output(tmp_path, monkeypatch, caplog):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    stdout = open("/dev/full", "w")  # noqa: SIM115
+    monkeypatch.setattr("sys.stdout", stdout)
+    outputs = [JSONLOutput(tmp_path / "metrics.jsonl"), TerminalOutput()]
+    logger = Logger(elements.Counter(), outputs)
+    for _ in range(5):
+        logger.add({"score": 1.0})
+        logger.write()
+    logger.close()
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        stdout.close()
+    assert [x.split()[2] for x in caplog.messages] == ["JSONLOutput", "TerminalOutput"]
+    assert all("training goes on" in x for x in caplog.messages)

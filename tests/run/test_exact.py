@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from embodied.core import ckptdir
+from embodied.core.replay import Replay
 
 PARTS = ("step", "agent", "replay", "stream", "learn", "episodes", "acting")
 TIMED = ("fps/", "timer/", "usage/")
@@ -85,3 +86,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
         tree["stream"]["current"].pop("stepid")
         tree["agent"]["waiting"]["outs"]["replay"].pop("stepid")
     assert differences(*trees) == []
+
+
+def test_another_seed_differs_from_the_first_step_on(tmp_path):
+    steps = []
+    for seed in (0, 1, 1):
+        logdir = tmp_path / f"run{len(steps)}"
+        train(logdir, 24, "--seed", seed, "--run.train_ratio", 0)
+        replay = Replay(2, directory=logdir / "replay", chunksize=32)
+        replay.load()
+        steps.append(replay.sample(200))
+    first = [np.unique(x["vector"][:, 0], axis=0) for x in steps]
+    assert len(first[0]) == len(first[1]) > 10
+    np.testing.assert_array_equal(first[1], first[2])
+    assert not set(first[0].ravel().tolist()) & set(first[1].ravel().tolist())
