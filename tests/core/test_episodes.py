@@ -5,6 +5,7 @@ import pytest
 
 from embodied.core import episodes as module
 from embodied.core.episodes import Episodes
+from embodied.core.trees import decode, encode
 
 
 def step(first=False, last=False, reward=0.0, **kwargs):
@@ -179,3 +180,19 @@ class TestTimeout:
         for worker in (0, 1):
             episodes.on_step(step(last=True), worker)
         assert len(ended) == 2
+
+
+def test_goes_on_from_what_was_saved(episodes, ended):
+    logs = {"log/achievement_a": np.float32(1), "log/speed": np.float32(2)}
+    run(episodes, [1, 2], **logs)
+    episodes.on_step(step(first=True, **logs), 3)
+    episodes.on_step(step(reward=5, **logs), 3)
+    again = []
+    other = Episodes(again.append)
+    skeleton, arrays = encode(episodes.save())
+    other.load(decode(skeleton, arrays))
+    for each in (episodes, other):
+        each.on_step(step(reward=4, last=True, **logs), 3)
+    assert again == ended[1:] == [{"score": 9.0, "length": 2}]
+    assert other.recent_score == episodes.recent_score == 6.0
+    assert other.stats() == episodes.stats()

@@ -116,6 +116,23 @@ class TestAggregate:
         assert value.tolist() == [1, 2]
 
 
+def test_an_aggregate_goes_on_from_what_was_saved():
+    first = {"a": 1.0, "v": np.ones(2), "s": "x", "i": np.zeros((2, 2))}
+    second = {"a": 3.0, "v": np.zeros(1)}
+    agg, whole = Aggregate(), Aggregate()
+    for each in (agg, whole):
+        each.add(first)
+    other = Aggregate()
+    other.load(agg.save())
+    agg.add({"a": 100.0})  # what was saved does not change with it
+    for each in (other, whole):
+        each.add(second)
+    found, expected = other.result(), whole.result()
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value)
+
+
 def test_a_full_disk_is_said_once_per_output(tmp_path, monkeypatch, caplog):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     stdout = open("/dev/full", "w")  # noqa: SIM115
