@@ -129,6 +129,7 @@ class TestContextFile:
     def test_without_it_steps_are_as_first_stored(self, damage, disk, tmp_path, caplog):
         replay = make(tmp_path, disk=disk)
         fill(replay, 0, 9)
+        replay.save()
         write_back(replay, 50)
         state, wanted = replay.save(), sequences(replay)
         (path,) = tmp_path.glob("*-context.npz")
