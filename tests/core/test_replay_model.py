@@ -154,11 +154,12 @@ class Model(RuleBasedStateMachine):
         known = {(worker, *steps) for worker, steps in items}
         extra = [item for item in found if (item[0], *item[1]) not in known]
         kept = found[: len(found) - len(extra)]
-        assert kept == items[len(items) - len(kept) :]
-        if self.args["max_bytes"] is None and not self.args["capacity"]:
-            assert len(kept) == len(items)
-        if self.args["capacity"]:
-            assert len(found) >= min(self.args["capacity"], len(items))
+        if self.args["max_bytes"]:  # whole chunks give way to newer ones, the oldest first
+            assert kept == [item for item in items if item in kept]
+        else:
+            assert kept == items[len(items) - len(kept) :]
+            most = self.args["capacity"] or len(items)
+            assert len(found) >= min(most, len(items))
         windows = {
             (worker, *chain[start : start + self.args["length"]])
             for worker, chain in self.history
@@ -169,7 +170,8 @@ class Model(RuleBasedStateMachine):
         self.queue = [window for window in self.queue if window in self.items]
         # Workers whose steps have not grown since then go on; others start anew.
         went_on = self.replay._workers.keys()
-        assert went_on >= {k for k, chain in chains.items() if chain == self.chains.get(k)}
+        same = {k for k, chain in chains.items() if chain == self.chains.get(k)}
+        assert went_on >= same or self.args["max_bytes"]
         self.chains = {k: list(chain) for k, chain in chains.items() if k in went_on}
         self.history += self.chains.items()
         self.adopt_context(had)
