@@ -33,6 +33,7 @@ clean:
 # Stamps: a set of extras is installed once, and again when pyproject.toml changes.
 .venv/.quickstart .venv/.dev: .venv/.%: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(if $(filter dev,$*),$(BIN)/python -m pip install --quiet --no-deps --requirement tests/no-deps.txt)
 	touch $@
 
 .venv/bin/python:

@@ -114,13 +114,13 @@ def measure(preset: str, task: str, seconds: float, frames: str | None) -> dict[
     obs = step()
     for _ in range(20):
         obs = step()
-    steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        obs = step()
-        steps += 1
-    rate = steps / (time.perf_counter() - start)
     if frames:
         _save_frame(config, obs, Path(frames) / f"{config.task.replace('/', '_')}.png")
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        step()
+        steps += 1
+    rate = steps / (time.perf_counter() - start)
     flags = ("reward", "is_first", "is_last", "is_terminal", "reset")
     result = {
         "preset": preset,

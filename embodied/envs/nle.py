@@ -13,7 +13,7 @@ from . import unknown
 from .adapter import flag_spaces, flags, require
 from .images import make_resize
 
-_INSTALL = "pillow pybind11 && pip install --no-deps 'nle>=1.3,<2'"
+_INSTALL = "'dreamerv3[nle]' && pip install --no-deps 'nle>=1.3,<2'"
 _TASKS = {
     "score": "NetHackScore",
     "staircase": "NetHackStaircase",

@@ -17,7 +17,7 @@ from . import unknown
 from .adapter import flag_spaces, flags, require
 from .images import make_resize
 
-_INSTALL = "gym==0.26.2 cffi imageio && pip install --no-deps procgen-mirror gym3==0.3.3"
+_INSTALL = "'dreamerv3[procgen]' && pip install --no-deps procgen-mirror gym3==0.3.3"
 _FORCE_RESET = -1  # an action that ends the episode
 # Actions after which a game ends an episode; it does not say so itself.
 _TIME_LIMITS = collections.defaultdict(
