@@ -44,8 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="how often the process is killed")
     parser.add_argument("--damages", type=int, default=200, help="how many files are damaged")
-    parser.add_argument("--save_steps", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--seconds", type=float, default=3.0, help="most seconds before a kill")
+    parser.add_argument("--save_steps", type=int, default=20, help="steps between checkpoints")
+    parser.add_argument("--seconds", type=float, default=5.0, help="most seconds before a kill")
     parser.add_argument("--random_agent", action="store_true", help="learn nothing: much faster")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file for the figures")
@@ -65,8 +65,8 @@ def run(
     logdir: Path,
     kills: int,
     damages: int,
-    save_steps: int = 100,
-    seconds: float = 3.0,
+    save_steps: int = 20,
+    seconds: float = 5.0,
     random_agent: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -208,8 +208,9 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
     problems: list[str] = []
     with _messages():
         folders = [x for x in ckptdir.folders(logdir / "ckpt") if not ckptdir.find_damage(x)]
-    for leftover in (logdir / "ckpt").glob("*.partial"):
-        shutil.rmtree(leftover)
+    data = ckptdir.read(folders[0], ["replay"])["replay"]
+    known = [bytes(uuid).hex() for uuid in data["chunks"]]
+    _remove_unused(logdir)
     copy = elements.Config({**config.flat, "logdir": f"{logdir}-damaged"})
     for index in range(damages):
         shutil.rmtree(copy.logdir, ignore_errors=True)
@@ -217,6 +218,8 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
         files = [x for x in Path(copy.logdir).rglob("*") if x.is_file() and x.stat().st_size]
         file = rng.choice([x for x in files if {"ckpt", "replay"} & set(x.parts)])
         kind = rng.choice([_flip, _truncate, _delete])
+        if "replay" in file.parts and not any(uuid in file.name for uuid in known):
+            kind = _flip  # who wrote it was killed before a checkpoint told of it
         kind(file, rng)
         place = f"damage {index}, {kind.__name__[1:]} {file.relative_to(copy.logdir)}"
         with _messages() as messages:
@@ -246,6 +249,20 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
         "sequences_checked_after_damage": sequences,
         "problems": problems,
     }
+
+
+def _remove_unused(logdir: Path) -> None:
+    """Removes what a resumed run does not read, so that its damage would not matter."""
+    for leftover in (logdir / "ckpt").glob("*.partial/"):
+        shutil.rmtree(leftover)
+    longest: dict[str, Path] = {}
+    for path in sorted((logdir / "replay").glob("*.npz"), key=lambda x: x.stat().st_size):
+        parts = path.stem.split("-")
+        if parts[-1] == "context":
+            continue
+        if parts[1] in longest:
+            longest[parts[1]].unlink()
+        longest[parts[1]] = path
 
 
 def _newest(config: elements.Config, names: list[str], damaged: Path) -> Path:

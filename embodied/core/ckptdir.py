@@ -51,9 +51,10 @@ def write(
     try:
         partial.mkdir(parents=True)
         _write_files(partial, parts, metric)
+        # In this order, since whoever finds an older one named would go on from that.
+        _write_latest(folder.parent, folder.name)
         partial.rename(folder)
         _sync(folder.parent)
-        _write_latest(folder.parent, folder.name)
     except (OSError, SafetensorError) as e:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, its room is needed
         raise CheckpointError(
@@ -135,7 +136,7 @@ def find_damage(folder: Path) -> str | None:
     """Says what is wrong with a checkpoint folder, or None if all its checksums are right."""
     try:
         manifest = _read(folder / "manifest.json")
-        if _read(folder / "done").decode("ascii") != hashlib.sha256(manifest).hexdigest():
+        if _read(folder / "done") != hashlib.sha256(manifest).hexdigest().encode():
             return "manifest.json does not match the checksum in done"
         content = json.loads(manifest)
         if content["version"] != _VERSION:
