@@ -22,7 +22,7 @@ from embodied.core.driver import Driver
 from embodied.core.episodes import Episodes
 from embodied.core.errors import ConfigError, EmbodiedError
 from embodied.core.video import FORMATS, write_video
-from embodied.run.parts import load_agent
+from embodied.run.saving import load_agent
 
 IMAGES = ("log/image", "image")
 

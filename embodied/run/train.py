@@ -16,6 +16,7 @@ from ..core.logger import Logger
 from ..core.serial import MakeEnv
 from . import parts
 from .interrupt import Interrupt
+from .saving import Save
 
 
 def train(
@@ -65,7 +66,7 @@ def train(
             "acting": acting,
         }
         directory = Path(args.logdir) / "ckpt"
-        save = parts.Save(directory, content, args, lambda: episodes.recent_score)
+        save = Save(directory, content, args, lambda: episodes.recent_score)
         save.restore()
 
         driver = parts.make_driver(acting.reseed(make_envs()), args, mode="train")
