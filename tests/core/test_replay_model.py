@@ -49,6 +49,7 @@ class Model(RuleBasedStateMachine):
         self.replay = self.build()
         self.clock = 1
         self.items, self.queue, self.chains = [], [], {}
+        self.made = {}  # windows of each worker
         self.history = []  # all chains that there ever were
         self.ctx, self.stepids = {}, {}
         self.saved = None
@@ -87,8 +88,9 @@ class Model(RuleBasedStateMachine):
             if len(chain) >= length:
                 window = (worker, chain[-length:])
                 self.items.append(window)
-                if (len(chain) - length) % length == 0:
+                if self.made.setdefault(worker, 0) % length == 0:
                     self.queue.append(window)
+                self.made[worker] += 1
         self.evict()
 
     @precondition(lambda self: self.items)
@@ -131,7 +133,7 @@ class Model(RuleBasedStateMachine):
         state = self.replay.save()
         chains = {worker: list(chain) for worker, chain in self.chains.items()}
         had = {step: len(values) for step, values in self.ctx.items()}
-        self.saved = state, list(self.items), list(self.queue), chains, had
+        self.saved = state, list(self.items), list(self.queue), chains, dict(self.made), had
 
     @precondition(lambda self: self.saved)
     @rule()
@@ -146,7 +148,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def kill(self):
         """Nothing of the last save is lost; what was complete since then may be there."""
-        state, items, self.queue, chains, had = self.saved
+        state, items, self.queue, chains, made, had = self.saved
         self.replay.close()
         self.replay = self.build()
         self.replay.load(state)
@@ -172,7 +174,13 @@ class Model(RuleBasedStateMachine):
         went_on = self.replay._workers.keys()
         same = {k for k, chain in chains.items() if chain == self.chains.get(k)}
         assert went_on >= same or self.args["max_bytes"]
+        self.made = {k: count for k, count in made.items() if k in went_on}
         self.chains = {k: list(chain) for k, chain in chains.items() if k in went_on}
+        for worker, chain in self.chains.items():
+            pending = self.replay._workers[worker].pending
+            if pending < min(len(chain), self.args["length"] - 1):
+                assert self.args["max_bytes"]  # its older chunks have given way
+                del chain[: len(chain) - pending]
         self.history += self.chains.items()
         self.adopt_context(had)
 
