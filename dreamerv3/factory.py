@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,14 @@ def replay_note(
     if 0 < gib < total:
         fits = int(gib * 2**30 / schema.nbytes)
         return f"{note}: {fits:,} steps fill the {gib:g} GiB of replay.max_gb."
-    return f"{note}: {size:,} steps take {total:.1f} GiB."
+    note += f": {size:,} steps take {total:.1f} GiB."
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if what == "memory" and total > memory:
+        note += (
+            f" This machine has {memory:.1f} GiB: set replay.max_gb, lower replay.size, or choose "
+            "replay.backing disk."
+        )
+    return note
 
 
 def make_stream(config: elements.Config, replay: Any, mode: str) -> embodied.Stream:

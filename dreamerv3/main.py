@@ -9,9 +9,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import elements
 
+from embodied import Agent
 from embodied.core.errors import EmbodiedError
 
 from .config import compose, split
@@ -52,8 +54,14 @@ def launch(config: elements.Config) -> None:
 
     from . import factory
 
+    def make_agent() -> Agent:
+        agent: Any = factory.make_agent(config)
+        extra = {} if config.random_agent else agent.model.ext_space
+        print(factory.replay_note(agent.obs_space, agent.act_space, extra, config), flush=True)
+        return agent
+
     train(
-        partial(factory.make_agent, config),
+        make_agent,
         partial(factory.make_replay, config, "replay"),
         partial(factory.make_envs, config),
         partial(factory.make_stream, config),

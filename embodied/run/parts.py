@@ -263,9 +263,9 @@ class Log:
         return time.monotonic(), int(self._logger.step), self._learn.updates
 
 
-def close(stream: Any) -> None:
-    """Closes a stream that holds threads or memory, of those that have `close`."""
-    getattr(stream, "close", lambda: None)()
+def close(part: Any) -> None:
+    """Closes a stream or replay that holds threads or memory, of those that have `close`."""
+    getattr(part, "close", lambda: None)()
 
 
 def timer_stats() -> dict[str, float]:

@@ -48,6 +48,7 @@ def train(
         logger = stack.enter_context(contextlib.closing(make_logger()))
         step = logger.step
         replay = make_replay()
+        stack.callback(parts.close, replay)
         agent = make_agent()
         stream = agent.stream(make_stream(replay, "train"))
         stack.callback(parts.close, stream)
