@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def matrix_peak(size: int = 2048, seconds: float = 2.0) -> float:
+    """GFLOP/s of the fastest of many float32 products of square matrices on JAX's first device."""
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(lambda a, b: a @ b)
+    product(matrix, matrix).block_until_ready()
+    least, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        product(matrix, matrix).block_until_ready()
+        least = min(least, time.perf_counter() - start)
+    return round(2 * size**3 / least / 1e9, 1)
 
 
 def _processor() -> str:
