@@ -258,7 +258,7 @@ def _remove_unused(logdir: Path) -> None:
     longest: dict[str, Path] = {}
     for path in sorted((logdir / "replay").glob("*.npz"), key=lambda x: x.stat().st_size):
         parts = path.stem.split("-")
-        if parts[-1] == "context":
+        if "context" in parts:
             continue
         if parts[1] in longest:
             longest[parts[1]].unlink()

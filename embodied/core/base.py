@@ -12,8 +12,8 @@ Nothing here knows a framework: numpy, JAX and PyTorch agents are all hosted ali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import elements
 import numpy as np
@@ -206,6 +206,25 @@ class Stream:
     def load(self, data: Any) -> None:
         """Continues from a saved position."""
         raise NotImplementedError
+
+
+def _nothing() -> None:
+    pass
+
+
+class Deferred(NamedTuple):
+    """What a part of a checkpoint saves, and work that is left to the thread that writes it.
+
+    Attributes:
+      tree: what `load` takes.
+      write: makes durable what the tree refers to; called before the checkpoint is complete, which
+        fails if this raises an error.
+      done: called once the checkpoint is complete, to let go of what only older ones need.
+    """
+
+    tree: Any
+    write: Callable[[], None] = _nothing
+    done: Callable[[], None] = _nothing
 
 
 class BaseReplay:

@@ -18,11 +18,12 @@ import datetime
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, SupportsInt
 
 from . import ckptdir
+from .base import Deferred
 from .ckptdir import find_damage, resolve
 from .errors import CheckpointError
 from .trees import Arrays, encode
@@ -33,7 +34,10 @@ _PART = re.compile(r"[A-Za-z0-9_]+")
 
 
 class Saveable(Protocol):
-    """What a checkpoint can hold."""
+    """What a checkpoint can hold.
+
+    One that has much to write may also have `save_later()`, which returns a `Deferred`.
+    """
 
     def save(self) -> Any:
         """Returns a tree that `load` takes, whose arrays nobody changes afterwards."""
@@ -110,26 +114,30 @@ class Checkpoint:
         Args:
           wait: whether it is on the disk when this returns. Otherwise a thread writes what was
             gathered here; the next save or `wait` waits for it and raises what went wrong.
+            What parts leave for later (see `Saveable`) is written before the rest.
 
         Returns:
           The folder of the new checkpoint.
 
         Raises:
-          CheckpointError: if this one, or the one that was still being written, failed.
+          CheckpointError: if this one, or the one that was still being written, failed; or
+            whatever a part raises that cannot be saved.
         """
         self.wait()
-        parts = {name: encode(part.save(), name) for name, part in self._parts.items()}
+        saved = {name: _save_later(part) for name, part in self._parts.items()}
+        parts = {name: encode(deferred.tree, name) for name, deferred in saved.items()}
         metric = self._metric() if self._metric else None
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         name = datetime.datetime.now().strftime("%Y%m%dT%H%M%SF%f")
         name += "" if self._step is None else f"-{int(self._step):012d}"
         folder = self._directory / name
+        args = (folder, parts, metric, list(saved.values()))
         if wait:
-            self._write(folder, parts, metric)
+            self._write(*args)
         else:
             # No daemon: a program that ends waits for it.
             self._thread = threading.Thread(
-                target=self._write_guarded, args=(folder, parts, metric), name="checkpoint"
+                target=self._write_guarded, args=args, name="checkpoint"
             )
             self._thread.start()
         return folder
@@ -186,9 +194,17 @@ class Checkpoint:
         return False
 
     def _write(
-        self, folder: Path, parts: Mapping[str, tuple[Any, Arrays]], metric: float | None
+        self,
+        folder: Path,
+        parts: Mapping[str, tuple[Any, Arrays]],
+        metric: float | None,
+        saved: Sequence[Deferred],
     ) -> None:
+        for deferred in saved:
+            deferred.write()
         ckptdir.write(folder, parts, metric)
+        for deferred in saved:
+            deferred.done()
         ckptdir.clean(self._directory, folder, self._keep, self._keep_best)
 
     def _write_guarded(self, *args: Any) -> None:
@@ -196,6 +212,10 @@ class Checkpoint:
             self._write(*args)
         except Exception as e:  # comes out of `wait`
             self._error = e
+
+
+def _save_later(part: Any) -> Deferred:
+    return part.save_later() if hasattr(part, "save_later") else Deferred(part.save())
 
 
 def load_part(path: str | Path, loadfns: Mapping[str, Callable[[Any], Any]]) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import threading
 import time
 import uuid as uuidlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +24,25 @@ _clock_lock = threading.Lock()
 _clock_last = 0
 
 
-class Snapshot(NamedTuple):
-    """What is to be written of a chunk: arrays by file, None for a file that is up to date."""
+@dataclasses.dataclass(slots=True, eq=False)
+class Snapshot:
+    """What is to be written of a chunk, as it was at one moment.
+
+    Attributes:
+      name: of the file with steps.
+      steps: its arrays; None if that file is there already.
+      context_name: of the file for what was written back.
+      context: its arrays; None if there is nothing new.
+      late: keys of the context that are still to be read from the disk.
+      copied: bytes that it alone holds, since the chunk has changed.
+    """
 
     name: str
     steps: Arrays | None
     context_name: str
     context: Arrays | None
+    late: frozenset[str] = frozenset()
+    copied: int = 0
 
 
 class Chunk:
@@ -38,10 +51,10 @@ class Chunk:
     They are in the arrays `data` [size, ...], which are allocated with the first step, so that an
     empty chunk costs nothing; or, once complete and written, in `rows` on disk.
 
-    `dirty` is true while there are steps that no file holds, `changed` while there are values
-    written back that no file holds. `busy` is true while a file is being written, `saved` once a
-    saved state refers to the chunk, and `dropped` once the replay has let go of it. `path` and
-    `context` are its newest files.
+    `dirty` is true while there are steps that neither a file nor a snapshot holds, `changed` while
+    there are such values that were written back. `frozen` is what a checkpoint is to have written.
+    `busy` is true while a file is being written, `dropped` once the replay has let go of the
+    chunk. `path` and `context` are its newest files, `version` counts its context files.
 
     Args:
       size: the number of steps at which the chunk is complete.
@@ -50,8 +63,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "busy", "changed", "context", "created", "data", "dirty", "dropped", "length", "path",
-        "rows", "saved", "size", "succ", "uuid", "written",
+        "busy", "changed", "context", "created", "data", "dirty", "dropped", "frozen", "length",
+        "path", "rows", "shared", "size", "succ", "uuid", "version", "written",
     )  # fmt: skip
 
     def __init__(self, size: int, uuid: bytes | None = None, created: str | None = None):
@@ -66,7 +79,9 @@ class Chunk:
         self.dirty = True
         self.changed = False
         self.busy = False
-        self.saved = False
+        self.frozen: Snapshot | None = None
+        self.shared: set[str] = set()  # keys whose arrays a snapshot holds, too
+        self.version = 0
         self.dropped = False
         self.path: Path | None = None
         self.context: Path | None = None
@@ -107,6 +122,13 @@ class Chunk:
         self.data, self.size = arrays, len(arrays["stepid"])
         arrays["stepid"][:] = step_ids(self.uuid, self.size)
 
+    def cut(self, length: int, succ: bytes) -> None:
+        """Keeps only the first steps, as they were when there were no more."""
+        self.data = {key: array[:length].copy() for key, array in self.data.items()}
+        self.length = self.size = length
+        self.succ = succ
+        self.dirty = True
+
     def read(self, start: int, stop: int, outs: Mapping[str, np.ndarray]) -> None:
         """Copies a range of steps into contiguous arrays [stop - start, ...] by key.
 
@@ -120,28 +142,71 @@ class Chunk:
             out[...] = self.data[key][start:stop]
 
     def overwrite(self, start: int, stop: int, values: Mapping[str, np.ndarray]) -> None:
-        """Writes values back into a range of steps."""
+        """Writes values back into a range of steps; snapshots keep what was."""
+        self.settle()
         for key, value in values.items():
             if self.rows is not None:
                 self.rows.write(key, start, value)
                 continue
-            if self.busy:  # the writer goes on with what was
+            if key in self.shared:  # the snapshot keeps what was
+                self.shared.remove(key)
+                if self.frozen is not None:
+                    self.frozen.copied += self.data[key].nbytes
                 self.data[key] = self.data[key].copy()
             self.data[key][start:stop] = value
         self.written.update(values)
         self.changed = True
 
-    def snapshot(self) -> Snapshot:
-        """What is not on disk yet, valid while the chunk is `busy`."""
-        name = str(ChunkName(self.created, self.uuid, self.succ, self.length))
-        steps = self._arrays(self.data) if self.dirty else None
-        context = self._arrays({"stepid", *self.written}) if self.changed else None
-        return Snapshot(name, steps, context_name(self.created, self.uuid), context)
+    def snapshot(self, context: bool = True) -> Snapshot | None:
+        """Takes what is not on disk yet; None if that is nothing.
 
-    def _arrays(self, keys: Any) -> Arrays:
-        if self.rows is not None:
-            return self.rows.arrays(keys)
-        return {key: self.data[key][: self.length] for key in keys}
+        Args:
+          context: whether what was written back counts.
+        """
+        changed = self.changed and context
+        if not self.length or not (self.dirty or changed):
+            return None
+        self.version += changed
+        snapshot = Snapshot(self.step_name, None, self.context_name, None)
+        if self.dirty:
+            snapshot.steps = {key: array[: self.length] for key, array in self.data.items()}
+        if changed and self.rows is not None:
+            snapshot.late = frozenset({"stepid", *self.written})
+        elif changed:
+            keys = ("stepid", *self.written)
+            snapshot.context = {key: self.data[key][: self.length] for key in keys}
+        self.shared = set(self.data)
+        self.dirty, self.changed = False, self.changed and not changed
+        return snapshot
+
+    def give_back(self, snapshot: Snapshot) -> None:
+        """Notes that a snapshot will not be written."""
+        self.dirty |= snapshot.steps is not None
+        self.changed |= snapshot.context is not None or bool(snapshot.late)
+
+    def settle(self) -> None:
+        """Reads what the frozen snapshot still leaves on the disk, before that changes.
+
+        Raises:
+          ReplayError: a file has been removed or damaged.
+        """
+        frozen = self.frozen
+        if frozen is None or not frozen.late:
+            return
+        assert self.rows is not None
+        frozen.context = self.rows.arrays(frozen.late)
+        frozen.late = frozenset()
+        frozen.copied += sum(array.nbytes for array in frozen.context.values())
+
+    @property
+    def step_name(self) -> str:
+        """The name of the file for the steps that there are."""
+        return str(ChunkName(self.created, self.uuid, self.succ, self.length))
+
+    @property
+    def context_name(self) -> str:
+        """The name of the newest file for what was written back, if there is one."""
+        return context_name(self.created, self.uuid, self.version)
 
 
 def step_ids(uuid: bytes, count: int) -> np.ndarray:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import chunkfile
 from .chunk import Arrays, Chunk, Snapshot
-from .chunkfile import ChunkName, Member
+from .chunkfile import ChunkName, Member, Version
 from .chunksource import Source
 from .codecs import Codec
 from .diskrows import DiskRows, Scratch
@@ -21,17 +21,22 @@ from .schema import Schema
 _log = logging.getLogger("embodied")
 
 Files = list[tuple[Path, ChunkName]]
+Contexts = dict[int, Path]
 
 _THREADS = 4
 _QUEUE = 8  # chunks that wait to be written, at most
+_ROUND = 16  # chunks that are written in a row before the next are chosen
+_COPIES = 2**30  # bytes that snapshots hold besides the chunks, at most
 
 
 class ChunkDir:
     """The chunk files of one replay.
 
-    The steps of a chunk have one file, whose name changes while it grows; what is written back
-    later has another, so that steps are written once. Files of chunks that were `saved`, which a
-    checkpoint may need, are removed only by a later `write`, once all that is new is on the disk.
+    The steps of a chunk have one file, another one when it has grown; what is written back later
+    has files of its own, so that steps are written once. A checkpoint is made in three steps:
+    `begin` notes what it consists of, `write` makes that durable while the replay goes on, and
+    `done`, once the checkpoint is complete, removes what only older ones needed. So there are
+    always all files of the newest complete one.
 
     Args:
       path: the folder; made when something is first written.
@@ -39,6 +44,7 @@ class ChunkDir:
       codecs: of the keys that are stored in another form.
       recycle: takes the arrays of chunks that stay on disk from now on; by default, all chunks
         stay in memory.
+      context: whether to write what was written back.
     """
 
     def __init__(
@@ -47,19 +53,25 @@ class ChunkDir:
         lock: threading.RLock,
         codecs: Mapping[str, Codec] | None = None,
         recycle: Callable[[Arrays], None] | None = None,
+        context: bool = True,
     ):
         self.path = path
         self._lock = lock
         self._codecs = codecs or {}
         self._recycle = recycle
+        self._context = context
         self._scratch: Scratch | None = None
         self._pool = ThreadPoolExecutor(_THREADS, "replay-writer")
         self._room = threading.Semaphore(_QUEUE)
         self._idle = threading.Condition(lock)
         self._failed: dict[bytes, Chunk] = {}  # what `put` could not write
         self._failing = False
-        self._discarded: set[Path] = set()
-        self._replaced: set[Path] = set()
+        self._obsolete: set[Path] = set()  # files to be removed once no checkpoint needs them
+        self._complete: set[Path] = set()  # files that the newest complete checkpoint needs
+        self._pending: set[Path] = set()  # files that the one being written needs
+        self._frozen: list[Chunk] = []  # chunks that it has written
+        self._begun = 0
+        self._writing = False
 
     def put(self, chunk: Chunk) -> None:
         """Has a complete chunk written in the background; waits if too many others wait already.
@@ -82,39 +94,60 @@ class ChunkDir:
             self._pool.submit(self._background, item)
 
     def discard(self, *paths: Path | None) -> None:
-        """Has files removed by the next `write`, provided that they lie in this folder."""
-        self._discarded.update(path for path in paths if path and path.parent == self.path)
+        """Has files of this folder removed once no checkpoint needs them."""
+        own = {path for path in paths if path and path.parent == self.path}
+        needed = own & (self._complete | self._pending)
+        self._obsolete |= needed | _remove(own - needed)
 
     def drop(self, chunk: Chunk) -> None:
         """Discards the files of a chunk that the replay has let go of."""
+        chunk.settle()
         chunk.dropped = True
         self._failed.pop(chunk.uuid, None)
         if chunk.rows is not None:
             chunk.rows.release()
-        self._discard_files(chunk)
+        self.discard(chunk.path, chunk.context)
 
-    def begin(self) -> set[Path]:
-        """Starts a `write`; returns the files that it shall remove."""
-        discarded, self._discarded = self._discarded, set()
-        return discarded
+    def begin(self, chunks: Iterable[Chunk]) -> int:
+        """Begins a checkpoint of these chunks as they are now; call it under the lock.
 
-    def write(self, chunks: Sequence[Chunk], discarded: Collection[Path] = ()) -> None:
-        """Makes the chunks durable, then removes files: those given and older versions.
+        Nothing is copied: a chunk that changes before it is written keeps what was.
+
+        Returns:
+          What `write` and `done` take.
+        """
+        self._thaw()  # what is left of one that failed
+        self._pending = set()
+        for chunk in chunks:
+            chunk.frozen = chunk.snapshot(self._context)
+            if chunk.frozen is not None or chunk.busy:
+                self._frozen.append(chunk)
+            self._pending.add(self.path / chunk.step_name)
+            if chunk.version:
+                self._pending.add(self.path / chunk.context_name)
+        self._begun += 1
+        return self._begun
+
+    def write(self, begun: int) -> None:
+        """Makes what was begun durable, chunks that have changed since then first.
 
         Raises:
-          ReplayError: something could not be written; those chunks stay dirty, and nothing is
-            removed.
+          ReplayError: something could not be written, or another checkpoint was begun.
         """
-        left = set(discarded)
+        if begun != self._begun:
+            raise ReplayError(f"A save of {self.path} was not written before the next one began.")
         try:
+            self._writing = True
             self.path.mkdir(parents=True, exist_ok=True)
-            self._drain()
-            list(self._pool.map(self.store, chunks))
+            left = list(self._frozen)
+            while left:
+                left.sort(key=lambda chunk: chunk.frozen is not None and chunk.frozen.copied > 0)
+                left, batch = left[:-_ROUND], left[-_ROUND:]
+                list(self._pool.map(self._write_frozen, batch))
             with self._lock:
-                left |= self._replaced
-                self._replaced = set()
+                if any(chunk.uuid in self._failed for chunk in self._frozen):
+                    raise OSError("a complete chunk could not be written")
             self._sync()
-            left -= _remove(left)
         except OSError as error:
             raise ReplayError(
                 f"The replay cannot be written to {self.path} ({error}): the folder must be "
@@ -122,93 +155,111 @@ class ChunkDir:
             ) from error
         finally:
             with self._lock:
-                self._discarded |= left
+                self._writing = False
+                self._thaw()
+
+    def done(self, begun: int) -> None:
+        """Removes what is not needed any more, since the checkpoint that was begun is complete."""
+        with self._lock:
+            if begun != self._begun:
+                return
+            self._complete, self._pending = self._pending, set()
+            # Steps come last, so that no other file is ever without them.
+            left = sorted(self._obsolete - self._complete, key=lambda x: "context" not in x.name)
+        for path in left:
+            with self._lock:  # meanwhile, it may have been written anew
+                if path in self._obsolete:
+                    self._obsolete -= {path} - _remove([path])
+
+    def wait_for_room(self) -> None:
+        """Waits while a checkpoint is being written more slowly than its chunks change."""
+        with self._lock:
+            while self._writing and self._copies() > _COPIES:
+                self._idle.wait()
 
     def store(self, chunk: Chunk) -> None:
-        """Writes what no file holds of a chunk; the name is not synced.
+        """Writes the steps that no file holds; the name is not synced.
 
         Raises:
           OSError: that is impossible.
         """
-        with self._lock:
-            while chunk.busy:
-                self._idle.wait()
-            dirty, changed = chunk.dirty, chunk.changed
-            if chunk.dropped or not (dirty or changed):
-                return
-            snapshot = chunk.snapshot()
-            chunk.dirty = chunk.changed = False
-            chunk.busy = True
-        try:
-            self._write(chunk, snapshot)
-        except BaseException:
-            with self._lock:
-                chunk.dirty |= dirty
-                chunk.changed |= changed
-                self._failed[chunk.uuid] = chunk
-            raise
-        finally:
-            with self._lock:
-                chunk.busy = False
-                self._idle.notify_all()
+        self._write_frozen(chunk)
+        self._write_next(chunk, lambda: chunk.snapshot(self._context) if chunk.dirty else None)
 
-    def names(self) -> Iterator[tuple[Files, Path | None]]:
-        """For every chunk, newest first, its files, longest first, and its context file.
+    def names(self) -> Iterator[tuple[Files, Contexts]]:
+        """For every chunk, newest first, its files and its context files by version.
 
         Foreign files are named; what a killed process left half written is discarded.
         """
         versions: dict[bytes, Files] = {}
-        contexts: dict[bytes, Path] = {}
+        contexts: dict[bytes, Contexts] = {}
         for path in sorted(self.path.iterdir(), reverse=True):
+            self._complete.add(path)  # that may be: nothing goes before the next checkpoint
             if path.is_symlink() or not path.is_file():  # reading it may never end
                 _log.warning("Replay folder: %s is no plain file; it is left alone.", path)
             elif name := ChunkName.parse(path.name):
                 versions.setdefault(name.uuid, []).append((path, name))
-            elif uuid := chunkfile.context_uuid(path.name):
-                contexts[uuid] = path
+            elif context := chunkfile.parse_context(path.name):
+                contexts.setdefault(context[0], {}).setdefault(context[1], path)
             elif chunkfile.is_temporary(path.name):
                 self.discard(path)
             else:
                 _log.warning("Replay folder: %s is not a chunk file; it is left alone.", path)
-        for uuid, path in contexts.items():
-            if uuid not in versions:
+        for uuid in contexts.keys() - versions.keys():
+            for path in contexts[uuid].values():
                 _log.warning("Replay folder: the steps that %s belongs to are missing.", path)
-                self.discard(path)
+            self.discard(*contexts[uuid].values())
         for uuid, files in versions.items():
-            files.sort(key=lambda file: file[1].length, reverse=True)
-            yield files, contexts.get(uuid)
+            yield files, contexts.get(uuid, {})
 
     def read(
-        self, files: Files, context: Path | None, schema: Schema | None, longest: int, keep: bool
+        self,
+        files: Files,
+        contexts: Contexts,
+        wanted: Version | None,
+        schema: Schema | None,
+        longest: int,
+        keep: bool,
     ) -> tuple[Chunk, Schema] | None:
-        """The chunk from the first of its files that is whole and fits; the others are named.
+        """The chunk from files that are whole and fit; what is passed over is named.
 
         Args:
-          files: versions of one chunk, best first; those after the one taken are discarded.
-          context: the file of what was written back; without it, or if it is damaged, the steps
-            have the values that they were first stored with.
+          files: versions of one chunk; those that are not taken are discarded.
+          contexts: files of what was written back; without a whole one, the steps have the
+            values that they were first stored with.
+          wanted: which versions to take; others only if those are not there. By default, the
+            longest and newest.
           schema: what the steps must look like, if that is known already.
           longest: greatest length of a chunk that can be taken.
           keep: whether the steps come into memory, even if chunks stay on disk.
         """
-        for index, (path, name) in enumerate(files):
+        for path, name in sorted(files, key=lambda file: _rank(file[1], wanted)):
             try:
-                if name.length > longest:
+                length = min(name.length, wanted.length) if wanted else name.length
+                if length > longest:
                     raise ReplayError(
-                        f"Chunk file {path} has {name.length} steps, but the chunk size of this "
+                        f"Chunk file {path} has {length} steps, but the chunk size of this "
                         f"replay is {longest}: make it at least as large."
                     )
                 source = Source.open(path, name, schema, self._codecs)
-                source.add_context(context, name)
+                source.add_context(contexts, wanted.context if wanted else None)
                 chunk = source.chunk()
-                if self._recycle and source.ready and not keep:
-                    chunk.rows = DiskRows(source.members, chunk.length, self._get_scratch())
+                if self._recycle and source.ready and not keep and length == name.length:
+                    chunk.rows = DiskRows(source.members, length, self._get_scratch())
                 else:
                     chunk.data = source.read()
             except ReplayError as error:
                 _log.warning("Replay folder: skipped. %s", error)
                 continue
-            self.discard(*(older for older, _ in files[index + 1 :]))
+            if wanted and wanted[:2] != (name.succ, name.length):
+                _log.warning(
+                    "Replay folder: %s is taken, since the file with the %d steps that were "
+                    "saved is missing.", path, wanted.length,
+                )  # fmt: skip
+                if length < name.length:
+                    chunk.cut(length, wanted.succ)
+            taken = {chunk.path, chunk.context}
+            self.discard(*({*(x for x, _ in files), *contexts.values()} - taken))
             return chunk, source.schema
         return None
 
@@ -216,15 +267,44 @@ class ChunkDir:
         """Waits until what was `put` is written, and ends the threads."""
         self._pool.shutdown()
 
-    def _drain(self) -> None:
-        for _ in range(_QUEUE):
-            self._room.acquire()
-        for _ in range(_QUEUE):
-            self._room.release()
+    def _copies(self) -> int:
+        return sum(chunk.frozen.copied for chunk in self._frozen if chunk.frozen is not None)
 
-    def _discard_files(self, chunk: Chunk) -> None:
-        paths = {path for path in (chunk.path, chunk.context) if path is not None}
-        self.discard(*(paths if chunk.saved else paths - _remove(paths)))
+    def _thaw(self) -> None:
+        # What was not written counts as changed again.
+        for chunk in self._frozen:
+            if chunk.frozen is not None:
+                chunk.give_back(chunk.frozen)
+                chunk.frozen = None
+        self._frozen = []
+        self._idle.notify_all()
+
+    def _write_frozen(self, chunk: Chunk) -> None:
+        self._write_next(chunk, lambda: None)
+
+    def _write_next(self, chunk: Chunk, take: Callable[[], Snapshot | None]) -> None:
+        # Writes what is frozen, or else what `take` gives, after what is being written.
+        with self._lock:
+            while chunk.busy:
+                self._idle.wait()
+            chunk.settle()
+            snapshot = chunk.frozen or (None if chunk.dropped else take())
+            if snapshot is None:
+                return
+            chunk.busy = True
+        try:
+            self._write(chunk, snapshot)
+        except BaseException:
+            with self._lock:
+                if snapshot is not chunk.frozen:  # which is tried again
+                    chunk.give_back(snapshot)
+                if snapshot.steps is not None and not chunk.dropped:
+                    self._failed[chunk.uuid] = chunk
+            raise
+        finally:
+            with self._lock:
+                chunk.busy = False
+                self._idle.notify_all()
 
     def _background(self, chunk: Chunk) -> None:
         try:
@@ -253,20 +333,25 @@ class ChunkDir:
             sources: dict[str, tuple[Path, Member]] = {}
             for path, temporary, members in written:
                 os.replace(temporary, path)
+                self._obsolete.discard(path)
                 sources |= {key: (path, member) for key, member in members.items()}
+            before = {chunk.path, chunk.context}
             if snapshot.steps is not None:
-                path = self.path / snapshot.name
-                if chunk.path not in (None, path):
-                    self._replaced.add(chunk.path)
-                chunk.path = path
+                chunk.path = self.path / snapshot.name
             if snapshot.context is not None:
                 chunk.context = self.path / snapshot.context_name
-            self._failed.pop(chunk.uuid, None)
+            self.discard(*(before - {chunk.path, chunk.context}))
+            if snapshot is chunk.frozen:
+                chunk.frozen = None
+            if not chunk.dirty:
+                self._failed.pop(chunk.uuid, None)
             self._failing = False
             if chunk.dropped:
-                self._discard_files(chunk)
+                self.discard(chunk.path, chunk.context)
             elif self._recycle:
                 self._leave_on_disk(chunk, sources)
+            if chunk.frozen is None:
+                chunk.shared.clear()
 
     def _leave_on_disk(self, chunk: Chunk, sources: dict[str, tuple[Path, Member]]) -> None:
         if chunk.rows is not None:
@@ -274,13 +359,16 @@ class ChunkDir:
         elif chunk.length == chunk.size and not chunk.dirty:
             rows = DiskRows(sources, chunk.length, self._get_scratch())
             try:
-                if chunk.changed:  # meanwhile
+                if chunk.changed or chunk.frozen is not None:  # meanwhile
                     for key in chunk.written:
                         rows.write(key, 0, chunk.data[key])
             except ReplayError:
                 chunk.dirty = True
                 raise
             chunk.rows, data, chunk.data = rows, chunk.data, {}
+            if chunk.frozen is not None:  # of a checkpoint that has been begun meanwhile
+                chunk.frozen.copied += sum(array.nbytes for array in data.values())
+                return
             assert self._recycle is not None
             self._recycle(data)
 
@@ -297,13 +385,20 @@ class ChunkDir:
             os.close(folder)
 
 
+def _rank(name: ChunkName, wanted: Version | None) -> tuple[bool, int, int]:
+    # The version that is wanted, then those with as many of its steps as possible.
+    if wanted is None:
+        return False, -name.length, 0
+    return (name.succ, name.length) != wanted[:2], -min(name.length, wanted.length), name.length
+
+
 def _remove(paths: Collection[Path]) -> set[Path]:
-    """Removes files as far as that is possible; returns those that are gone."""
-    gone = set()
+    # Removes files as far as that is possible; returns the others.
+    left = set()
     for path in paths:
         try:
             path.unlink(missing_ok=True)
-            gone.add(path)
         except OSError as error:
             _log.warning("Replay folder: %s cannot be removed (%s).", path, error)
-    return gone
+            left.add(path)
+    return left

@@ -1,8 +1,10 @@
 """Chunk files: npz archives, uncompressed, that end in a checksum of all their bytes.
 
-    <created>-<uuid>-<uuid of successor>-<length>.npz    the steps, immutable once complete
-    <created>-<uuid>-context.npz                         what was written back into them later
+    <created>-<uuid>-<uuid of successor>-<length>.npz    the steps
+    <created>-<uuid>-context-<version>.npz               what was written back into them later
 
+No file changes once it is there: a chunk that has grown, or into which more was written back, gets
+another one, so that a checkpoint can name the files that it needs.
 The checksum is the archive's comment, so that every reader of npz files can read them. Arrays of
 a codec have its tag as the comment of their archive member.
 """
@@ -23,7 +25,7 @@ import numpy as np
 from .errors import ReplayError
 
 _STEPS = re.compile(r"(\d{8}T\d{6}F\d{6})-([0-9a-f]{32})-([0-9a-f]{32})-(\d{1,10})\.npz")
-_CONTEXT = re.compile(r"\d{8}T\d{6}F\d{6}-([0-9a-f]{32})-context\.npz")
+_CONTEXT = re.compile(r"\d{8}T\d{6}F\d{6}-([0-9a-f]{32})-context-(\d{1,18})\.npz")
 _TEMPORARY = ".tmp"
 _CHECKSUM = 8  # hexadecimal digits
 
@@ -48,21 +50,29 @@ class ChunkName(NamedTuple):
         return f"{self.created}-{self.uuid.hex()}-{self.succ.hex()}-{self.length}.npz"
 
 
-def context_name(created: str, uuid: bytes) -> str:
-    """The name of the file for what was written back into a chunk."""
-    return f"{created}-{uuid.hex()}-context.npz"
+class Version(NamedTuple):
+    """Which files of a chunk a saved state refers to; `context` is 0 if there is no such file."""
+
+    succ: bytes
+    length: int
+    context: int
 
 
-def context_uuid(name: str) -> bytes | None:
-    """The id of the chunk that a context file of this name belongs to; None for other names."""
+def context_name(created: str, uuid: bytes, version: int) -> str:
+    """The name of a file for what was written back into a chunk."""
+    return f"{created}-{uuid.hex()}-context-{version}.npz"
+
+
+def parse_context(name: str) -> tuple[bytes, int] | None:
+    """Chunk id and version of the context file of this name; None for other names."""
     match = _CONTEXT.fullmatch(name)
-    return bytes.fromhex(match[1]) if match else None
+    return (bytes.fromhex(match[1]), int(match[2])) if match else None
 
 
 def is_temporary(name: str) -> bool:
     """Whether a writer that was killed has left a file of this name."""
     name, end = name[: -len(_TEMPORARY)], name[-len(_TEMPORARY) :]
-    return end == _TEMPORARY and bool(ChunkName.parse(name) or context_uuid(name))
+    return end == _TEMPORARY and bool(ChunkName.parse(name) or parse_context(name))
 
 
 class Member(NamedTuple):

@@ -27,6 +27,7 @@ class Source:
         self._name = name
         self._members = members
         self._context: Path | None = None
+        self._version = 0
         self._later: dict[str, Member] = {}  # what was written back
 
     @classmethod
@@ -52,21 +53,32 @@ class Source:
             raise ReplayError(f"Chunk file {path} has {difference}.")
         return cls(path, name, members, schema or found)
 
-    def add_context(self, path: Path | None, name: ChunkName) -> None:
-        """Adds what was written back, if there is a file; a damaged one is named and left out."""
-        if path is None:
+    def add_context(self, paths: Mapping[int, Path], wanted: int | None) -> None:
+        """Adds what was written back, from a file that is whole; what is passed over is named.
+
+        Args:
+          paths: the files by their versions.
+          wanted: the version to take, 0 for none; another one only if that is not there. By
+            default, the newest.
+        """
+        if wanted == 0:
             return
-        try:
-            members = _checked(path, name)
-            known = {key: (dtype, shape) for key, dtype, shape in self.schema.specs}
-            for key, spec in _declared(path, members).items():
-                if known.get(key) != spec:
-                    raise ReplayError(f"Chunk file {path} does not fit the steps for key {key!r}.")
-        except ReplayError as error:
-            _log.warning("Replay folder: skipped; its steps are as first stored. %s", error)
+        for version in sorted(paths, key=lambda version: (version != wanted, -version)):
+            path = paths[version]
+            try:
+                self._later = self._checked_context(path)
+            except ReplayError as error:
+                _log.warning("Replay folder: skipped. %s", error)
+                continue
+            if wanted is not None and version != wanted:
+                _log.warning("Replay folder: %s is taken; the version saved is missing.", path)
+            self._context, self._version = path, version
             return
-        del members["stepid"]
-        self._context, self._later = path, members
+        if paths or wanted:
+            _log.warning(
+                "Replay folder: the steps of %s are as first stored, since no file with what "
+                "was written back is left.", self._path,
+            )  # fmt: skip
 
     @property
     def members(self) -> dict[str, tuple[Path, Member]]:
@@ -88,7 +100,7 @@ class Source:
         chunk = Chunk(name.length, name.uuid, name.created)
         chunk.succ, chunk.length = name.succ, name.length
         chunk.path, chunk.context = self._path, self._context
-        chunk.written, chunk.saved = set(self._later), True
+        chunk.written, chunk.version = set(self._later), self._version
         chunk.dirty = self._recoded(self._members)
         chunk.changed = self._recoded(self._later)
         return chunk
@@ -108,6 +120,15 @@ class Source:
                 values = _recode(later[key], self._later[key].tag, field)[: self._name.length]
                 data[key][: len(values)] = values
         return data
+
+    def _checked_context(self, path: Path) -> dict[str, Member]:
+        members = _checked(path, self._name)
+        known = {key: (dtype, shape) for key, dtype, shape in self.schema.specs}
+        for key, spec in _declared(path, members).items():
+            if known.get(key) != spec:
+                raise ReplayError(f"Chunk file {path} does not fit the steps for key {key!r}.")
+        del members["stepid"]
+        return members
 
     def _recoded(self, members: Mapping[str, Member]) -> bool:
         tags = {field.key: field.codec.tag if field.codec else "" for field in self.schema.fields}

@@ -6,12 +6,13 @@ import collections
 import os
 import threading
 from collections.abc import Hashable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .base import BaseReplay, Data
+from .base import BaseReplay, Data, Deferred
 from .chunk import Arrays, Chunk
 from .chunkdir import ChunkDir
 from .codecs import Codec
@@ -45,6 +46,8 @@ class Replay(BaseReplay):
       max_bytes: greatest size of all chunks, as they are stored; unlimited by default.
       disk: whether complete chunks stay in their files instead of in memory.
       codecs: by key, how float32 values are stored compactly; keys that no step has are allowed.
+      save_context: whether `save` writes what was written back into steps that have a file;
+        otherwise they may come back with the values that they were first stored with.
 
     Raises:
       ConfigError: a size is below one, or there is no directory for what stays on disk.
@@ -63,6 +66,7 @@ class Replay(BaseReplay):
         max_bytes: int | None = None,
         disk: bool = False,
         codecs: Mapping[str, Codec] | None = None,
+        save_context: bool = True,
     ):
         sizes = {
             "length": length, "capacity": capacity, "chunksize": chunksize, "max_bytes": max_bytes,
@@ -81,11 +85,13 @@ class Replay(BaseReplay):
         self.disk = disk
         self._codecs = dict(codecs or {})
         self._lock = threading.RLock()
-        self._saving = threading.Lock()
+        self._saving = threading.RLock()
         self._dir: ChunkDir | None = None
         if directory is not None:
             recycle = self._recycle if disk else None
-            self._dir = ChunkDir(Path(str(directory)), self._lock, self._codecs, recycle)
+            self._dir = ChunkDir(
+                Path(str(directory)), self._lock, self._codecs, recycle, save_context
+            )
         self._table = Table(length, chunksize)
         self._rng = np.random.default_rng([seed, 1])  # of what is drawn besides training
         self._selector = Uniform(seed) if selector is None else selector
@@ -168,6 +174,8 @@ class Replay(BaseReplay):
     def update(self, data: Mapping[str, Any]) -> None:
         """Writes values and priorities back into stored steps; steps no longer here are ignored.
 
+        It waits while a save is being written so slowly that memory for its copies runs out.
+
         Args:
           data: `stepid` uint8 [..., 20]; any other stored key [..., *shape]; and, optionally,
             `priority` [...], non-negative numbers for the selector.
@@ -176,6 +184,8 @@ class Replay(BaseReplay):
           ReplayError: an unknown key, a wrong shape or dtype, a value that a codec cannot
             represent, or a priority that is no priority.
         """
+        if self._dir is not None:
+            self._dir.wait_for_room()
         with self._lock:
             stepid, values, priority = read_update(data, self._schema)
             addresses = self._table.locate(stepid)
@@ -225,16 +235,26 @@ class Replay(BaseReplay):
           ReplayError: the directory cannot be written.
         """
         with self._saving:
-            with self._lock:
-                state = self._state()
-                chunks = [self._table.chunk(slot) for slot in self._table.occupied()]
-                for chunk in chunks:
-                    chunk.saved = True
-                chunks = [x for x in chunks if x.length and (x.dirty or x.changed or x.busy)]
-                discarded = self._dir.begin() if self._dir else set()
-            if self._dir is not None:
-                self._dir.write(chunks, discarded)
-            return state
+            deferred = self.save_later()
+            deferred.write()
+            deferred.done()
+            return deferred.tree
+
+    def save_later(self) -> Deferred:
+        """As `save`, but leaves the writing to the caller, while adding and training go on.
+
+        Returns:
+          What `save` returns, of now; and what makes the steps durable as they are now. Until
+          that is `done`, all files stay that the state saved before needs.
+        """
+        with self._saving, self._lock:
+            if self._dir is None:
+                return Deferred(self._state())
+            chunks = [self._table.chunk(slot) for slot in self._table.occupied()]
+            begun = self._dir.begin(chunk for chunk in chunks if chunk.length)
+            return Deferred(
+                self._state(), partial(self._write, begun), partial(self._dir.done, begun)
+            )
 
     def load(
         self,
@@ -246,9 +266,10 @@ class Replay(BaseReplay):
 
         Files that are damaged, foreign or do not fit are named in the log and left alone; no
         window reaches over a gap. Chunks that are here already are not loaded again. With `data`,
-        workers with a number for a name go on where they were, unless steps were written since;
-        others start new chains. Steps in files of the own directory that lie beyond the limits
-        count as evicted.
+        everything is as it was then: steps that were added and values that were written back
+        since do not count, and workers with a number for a name go on where they were; others
+        start new chains. Steps in files of the own directory that do not count or that lie beyond
+        the limits are gone with the next `save`.
 
         Args:
           data: what `save` returned; without it, items come in order of their chunks' creation.
@@ -324,8 +345,14 @@ class Replay(BaseReplay):
             if self._dir is not None:
                 self._dir.drop(chunk)
             # Arrays that are being written must not change.
-            if chunk.size == self.chunksize and chunk.data and not chunk.busy:
+            free = not chunk.busy and chunk.frozen is None
+            if chunk.size == self.chunksize and chunk.data and free:
                 self._recycle(chunk.data)
+
+    def _write(self, begun: int) -> None:
+        assert self._dir is not None
+        with self._saving:
+            self._dir.write(begun)
 
     def _recycle(self, arrays: Arrays) -> None:
         if len(self._spare) < len(self._workers):
@@ -350,9 +377,12 @@ class Replay(BaseReplay):
     def _state(self) -> Data:
         order = self._table.describe([chain.start for chain in self._workers.values()])
         chunks = [self._table.chunk(slot) for slot in order["slots"].tolist()]
+        succs = b"".join(chunk.succ for chunk in chunks)
         return {
             **order,
-            "context": np.array([x.changed or x.context is not None for x in chunks], bool),
+            "successors": np.frombuffer(succs, np.uint8).reshape(-1, 16),
+            "lengths": np.array([chunk.length for chunk in chunks], np.int64),
+            "contexts": np.array([chunk.version for chunk in chunks], np.int64),
             "chains": save_chains(self._workers, self._table),
             "online": np.array(self._queue, np.int64) - self._table.first,
             "selector": self._selector.save(order["slots"]),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Hashable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .base import Data
 from .chunk import Chunk
-from .chunkdir import ChunkDir, Files
+from .chunkdir import ChunkDir, Contexts, Files
+from .chunkfile import Version
 from .errors import ReplayError
 from .table import Table
 
@@ -65,8 +65,8 @@ class Restore:
         self._source = source
         self._own = source is replay._dir
         self._places: dict[bytes, int] = {}  # slots of the saved chunks
-        self._context: dict[bytes, bool] = {}  # whether they had a context file
-        self._ends: dict[bytes, int] = {}  # lengths of the chunks that were being filled
+        self._versions: dict[bytes, Version] | None = None  # of their files; None: take all
+        self._ends: set[bytes] = set()  # the chunks that were being filled
         self._beyond: set[bytes] = set()  # chunks for which there is no room
         self._loaded: dict[int, tuple[int, int]] = {}  # by slot, oldest first: windows to insert
 
@@ -77,10 +77,12 @@ class Restore:
         chains = data.get("chains") if data else None
         if data:
             self._places = dict(zip(saved, map(int, data["slots"]), strict=True))
-            self._context = dict(zip(saved, data.get("context", ()), strict=False))
+            names = ("successors", "lengths", "contexts")
+            columns = zip(*(data[name] for name in names), strict=True)
+            versions = (Version(bytes(s), int(n), int(c)) for s, n, c in columns)
+            self._versions = dict(zip(saved, versions, strict=True))
         if chains:
-            uuids = [bytes(uuid) for uuid in chains["chunks"]]
-            self._ends = dict(zip(uuids, (int(row[2]) for row in chains["rows"]), strict=True))
+            self._ends = {bytes(uuid) for uuid in chains["chunks"]}
         if self._source is not None:
             self._read(amount)
         slots = np.array([table.find(uuid) for uuid in saved], np.int64)
@@ -110,20 +112,21 @@ class Restore:
         limit = replay.capacity if full else amount
         loaded: dict[int, tuple[int, int]] = {}
         tails: dict[int, int] = {}  # steps from the chunk on to the end of its chain
-        for files, context in source.names() if source.path.is_dir() else ():
+        for files, contexts in source.names() if source.path.is_dir() else ():
             uuid = files[0][1].uuid
             if (slot := table.find(uuid)) >= 0:
                 found += table.refs[slot]
                 continue
-            enough = limit is not None and found >= limit and uuid not in self._places
-            chunk = None if enough or not room else self._read_chunk(files, context)
+            unknown = self._versions is not None and uuid not in self._versions
+            enough = unknown or (limit is not None and found >= limit and uuid not in self._places)
+            chunk = None if enough or not room else self._read_chunk(files, contexts)
             if chunk is not None and replay.max_bytes is not None:
                 room = replay._bytes + chunk.nbytes <= replay.max_bytes
             if not room:
                 self._beyond.add(uuid)
-            if not room or (enough and full):
+            if not room or unknown or (enough and full):
                 if self._own:
-                    source.discard(*(path for path, _ in files), context)
+                    source.discard(*(path for path, _ in files), *contexts.values())
                 continue
             if chunk is None:
                 continue
@@ -137,22 +140,16 @@ class Restore:
             found += complete
         self._loaded = dict(reversed(loaded.items()))
 
-    def _read_chunk(self, files: Files, context: Path | None) -> Chunk | None:
+    def _read_chunk(self, files: Files, contexts: Contexts) -> Chunk | None:
         replay, uuid = self._replay, files[0][1].uuid
         assert self._source is not None
-        ends = files[0][1].length == self._ends.get(uuid, -1)
-        result = self._source.read(files, context, replay._schema, replay.chunksize, ends)
+        ends, wanted = uuid in self._ends, (self._versions or {}).get(uuid)
+        result = self._source.read(files, contexts, wanted, replay._schema, replay.chunksize, ends)
         if result is None:
             return None
         chunk, replay._schema = result
-        if self._context.get(uuid) and context is None:
-            _log.warning(
-                "%s: the context file of %s is missing; its steps are as first stored.",
-                replay.name,
-                chunk.path,
-            )
         if not self._own:
-            chunk.path = chunk.context = None
+            chunk.path, chunk.context, chunk.version = None, None, 0
             chunk.dirty, chunk.changed = True, False
         if ends and chunk.length < replay.chunksize:
             self._reopen(chunk)

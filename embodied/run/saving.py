@@ -93,6 +93,10 @@ class Save:
             else:
                 self._writing = self._try(self._checkpoint.save, wait=False)
 
+    def close(self) -> None:
+        """Waits until what is being written is on the disk."""
+        self._try(self._checkpoint.wait)
+
     def _try(self, fn: Callable[..., Any], **kwargs: Any) -> bool:
         """Whether it worked; otherwise it was said, unless it has failed before."""
         try:

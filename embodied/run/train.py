@@ -68,6 +68,7 @@ def train(
         }
         directory = Path(args.logdir) / "ckpt"
         save = Save(directory, content, args, lambda: episodes.recent_score)
+        stack.callback(save.close)
         save.restore()
 
         driver = parts.make_driver(acting.reseed(make_envs()), args, mode="train")

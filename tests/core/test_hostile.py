@@ -112,7 +112,7 @@ def test_hostile_chunk_files_are_named_and_left_alone(tmp_path, caplog, kind, pl
     if place == "steps":
         file = directory / f"{created}-{'ab' * 16}-{'00' * 16}-{STEPS}.npz"
     else:
-        file = directory / f"{created}-{uuid}-context.npz"
+        file = directory / f"{created}-{uuid}-context-1.npz"
     file.write_bytes(content)
     tracemalloc.start()
     again = Replay(2, directory=directory, chunksize=STEPS)

@@ -29,7 +29,7 @@ def context(value):
 
 
 class Model(RuleBasedStateMachine):
-    """Items are lists of step numbers; `ctx` holds all contexts that a step has had, in order."""
+    """Items are lists of step numbers; `ctx` holds the contexts that a step has had, in order."""
 
     @initialize(
         length=st.integers(1, 5),
@@ -50,9 +50,8 @@ class Model(RuleBasedStateMachine):
         self.clock = 1
         self.items, self.queue, self.chains = [], [], {}
         self.made = {}  # windows of each worker
-        self.history = []  # all chains that there ever were
         self.ctx, self.stepids = {}, {}
-        self.saved = None
+        self.saved = self.begun = self.unfinished = None
 
     def build(self):
         prio = Prioritized(0.8, 0.5, float("inf"), zero_on_sample=True)
@@ -77,8 +76,7 @@ class Model(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 2), steps=st.integers(1, 8))
     def add(self, worker, steps):
         if worker not in self.chains:
-            self.history.append((worker, []))
-            self.chains[worker] = self.history[-1][1]
+            self.chains[worker] = []
         chain, length = self.chains[worker], self.args["length"]
         for _ in range(steps):
             self.replay.add({**transition(worker, self.clock), **context(0)}, worker)
@@ -129,78 +127,70 @@ class Model(RuleBasedStateMachine):
         self.clock += len(steps)
 
     @rule()
-    def save(self):
-        state = self.replay.save()
+    def begin_save(self):
+        """What is saved is what there is now."""
+        if self.unfinished:
+            self.finish_save()
+        self.deferred = self.replay.save_later()
         chains = {worker: list(chain) for worker, chain in self.chains.items()}
-        had = {step: len(values) for step, values in self.ctx.items()}
-        self.saved = state, list(self.items), list(self.queue), chains, dict(self.made), had
+        ctx = {step: values[-1] for step, values in self.ctx.items()}
+        self.begun = list(self.items), list(self.queue), chains, dict(self.made), ctx
 
-    @precondition(lambda self: self.saved)
+    @precondition(lambda self: self.begun)
+    @rule(complete=st.booleans())
+    def write_save(self, complete):
+        """A kill may come between the three steps."""
+        self.deferred.write()
+        if complete:
+            self.complete_save()
+        self.begun = None
+
+    def complete_save(self):
+        self.saved = self.deferred.tree, *self.begun
+        self.unfinished = self.deferred
+
+    @precondition(lambda self: self.unfinished)
+    @rule()
+    def finish_save(self):
+        self.unfinished.done()
+        self.unfinished = None
+
+    @rule()
+    def save(self):
+        self.begin_save()
+        self.write_save(complete=True)
+        self.finish_save()
+
     @rule()
     def save_and_restart(self):
         """Goes on as if nothing had been."""
         self.save()
-        self.replay.close()
-        self.replay = self.build()
-        self.replay.load(self.saved[0])
+        self.kill()
 
     @precondition(lambda self: self.saved)
     @rule()
     def kill(self):
-        """Nothing of the last save is lost; what was complete since then may be there."""
-        state, items, self.queue, chains, made, had = self.saved
+        """All is as it was when the last complete checkpoint was begun."""
+        state, items, queue, chains, made, ctx = self.saved
         self.replay.close()
         self.replay = self.build()
         self.replay.load(state)
-        found = [tuple(item) for item in sequences(self.replay)]
-        known = {(worker, *steps) for worker, steps in items}
-        extra = [item for item in found if (item[0], *item[1]) not in known]
-        kept = found[: len(found) - len(extra)]
-        if self.args["max_bytes"]:  # whole chunks give way to newer ones, the oldest first
-            assert kept == [item for item in items if item in kept]
-        else:
-            assert kept == items[len(items) - len(kept) :]
-            most = self.args["capacity"] or len(items)
-            assert len(found) >= min(most, len(items))
-        windows = {
-            (worker, *chain[start : start + self.args["length"]])
-            for worker, chain in self.history
-            for start in range(len(chain))
-        }
-        assert windows >= {(worker, *steps) for worker, steps in extra}
-        self.items = found
-        self.queue = [window for window in self.queue if window in self.items]
-        # Workers whose steps have not grown since then go on; others start anew.
-        went_on = self.replay._workers.keys()
-        same = {k for k, chain in chains.items() if chain == self.chains.get(k)}
-        assert went_on >= same or self.args["max_bytes"]
-        self.made = {k: count for k, count in made.items() if k in went_on}
-        self.chains = {k: list(chain) for k, chain in chains.items() if k in went_on}
-        for worker, chain in self.chains.items():
-            pending = self.replay._workers[worker].pending
-            if pending < min(len(chain), self.args["length"] - 1):
-                assert self.args["max_bytes"]  # its older chunks have given way
-                del chain[: len(chain) - pending]
-        self.history += self.chains.items()
-        self.adopt_context(had)
-
-    def adopt_context(self, had):
-        """Every step has the context of the save, or a later one."""
-        table = self.replay._table
+        self.items, self.queue, self.made = list(items), list(queue), dict(made)
+        self.chains = {worker: list(chain) for worker, chain in chains.items()}
+        self.ctx = {step: [value] for step, value in ctx.items()}
         self.stepids = {}
-        if not self.items:
+        self.begun = self.unfinished = None
+
+    @invariant()
+    def same_contexts(self):
+        if not hasattr(self, "replay") or not len(self.replay):
             return
+        table = self.replay._table
         data = table.gather(table.items(np.arange(table.first, table.stop)), self.replay._schema)
-        for row, (_, steps) in enumerate(self.items):
-            for index, step in enumerate(steps):
-                possible = self.ctx[step][had.get(step, 1) - 1 :]
-                fits = [
-                    value
-                    for value in possible
-                    if all((data[k][row, index] == v).all() for k, v in context(value).items())
-                ]
-                assert fits
-                self.ctx[step] = [*self.ctx[step], fits[-1]]
+        values = [[context(self.ctx[step][-1]) for step in steps] for _, steps in self.items]
+        for key in context(0):
+            wanted = np.array([[value[key] for value in row] for row in values])
+            np.testing.assert_array_equal(data[key], wanted)
 
     @invariant()
     def same_items(self):
