@@ -192,7 +192,7 @@ def check_window(report: Report, window: Data, episodes: Sequence[Sequence[Data]
         if key == "is_first":
             right[0] = True
         if key == "is_last":
-            right[:-1] |= [bool(step["is_first"]) for step in steps[1:]]
+            right[:-1] |= np.array([step["is_first"] for step in steps[1:]], bool)
         found = window[key]
         if (found.dtype, found.shape) != (right.dtype, right.shape):
             expected = f"{right.dtype.name} {right.shape}"
@@ -213,9 +213,9 @@ def _marks(index: int, step: int) -> Data:
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,15 @@ def two_faults():
 def raises():
     return Changed(lambda obs: 1 / 0)
 
+class RaisesAtOnce(Wrapper):
+    def step(self, action):
+        if not action["reset"]:
+            raise ZeroDivisionError
+        return self.env.step(action)
+
+def raises_at_once():
+    return RaisesAtOnce(good())
+
 def random():
     seed = np.random.SeedSequence().entropy
     return Dummy("disc", (4, 4), 4, seed)
@@ -188,6 +197,12 @@ def test_faults_in_a_driver(name, starts, capsys):
     assert all(x.startswith(y) for x, y in zip(lines, starts, strict=True)), lines
 
 
+def test_a_driver_that_makes_a_single_step(capsys):
+    status, lines = run(capsys, "--mode", "replay", "--factory", "my_envs:raises_at_once")
+    assert (status, len(lines)) == (1, 1), lines
+    assert lines[0].startswith("driver: 'driver' at step 1: expected that it runs to the end")
+
+
 def test_faults_in_a_replay(capsys):
     status, lines = run(capsys, "--mode", "replay", "--factory", "my_envs:Reserved")
     assert status == 1
@@ -216,7 +231,8 @@ def test_all_modes_speak_in_one_pass(capsys):
         (("--task", "xqz_1"), "Error: There is no suite 'xqz'"),
         (("--task", "dummy_disc", "--kwargs", "a=1"), "are not valid JSON"),
         ((), "one of the arguments --factory --task is required"),
-        (("--task", "dummy_disc", "--steps", "0"), "--steps: invalid _positive value: '0'"),
+        (("--task", "dummy_disc", "--steps", "0"), "--steps: must be at least 1, not 0"),
+        (("--task", "dummy_disc", "--parallel-envs", "x"), "must be at least 1, not x"),
         (("--task", "dummy_disc", "--mode", "agent"), "invalid choice: 'agent'"),
     ],
 )
