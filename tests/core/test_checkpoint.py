@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from embodied.core import ckptdir
+from embodied.core.base import Deferred
 from embodied.core.checkpoint import Checkpoint, find_damage, load_part, resolve
-from embodied.core.errors import CheckpointError
+from embodied.core.errors import CheckpointError, ReplayError
 
 
 class Part:
@@ -504,3 +505,43 @@ def test_an_unfinished_checkpoint_is_named(tmp_path, caplog):
     shutil.copytree(folder, tmp_path / "29990101T000000F000000.partial")
     assert resolve(tmp_path) == folder
     assert "29990101T000000F000000.partial is passed over: it was never finished" in caplog.text
+
+
+class Later(Part):
+    """Leaves work for later, and notes what there is when it is called."""
+
+    def __init__(self, directory, error=None):
+        super().__init__(1)
+        self.directory, self.error, self.calls = directory, error, []
+
+    def save_later(self):
+        return Deferred(self.data, self.write, lambda: self.note("done"))
+
+    def write(self):
+        self.note("write")
+        if self.error:
+            raise self.error
+
+    def note(self, call):
+        latest = self.directory / "latest"
+        self.calls.append((call, latest.read_text() if latest.exists() else None))
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_is_left_for_later_is_written_before_the_checkpoint_is_complete(tmp_path, wait):
+    part = Later(tmp_path)
+    cp = make(tmp_path, part=part)
+    folder = cp.save(wait)
+    cp.wait()
+    assert part.calls == [("write", None), ("done", folder.name)]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_checkpoint_fails_with_what_was_left_for_later(tmp_path, wait):
+    part = Later(tmp_path, ReplayError("The replay cannot be written."))
+    cp = make(tmp_path, part=part)
+    with pytest.raises(ReplayError, match="replay cannot be written"):
+        cp.save() if wait else (cp.save(wait=False), cp.wait())
+    cp.wait()
+    assert not cp.exists()
+    assert [call for call, _ in part.calls] == ["write"]
