@@ -1,4 +1,4 @@
-"""What every adapter of a suite needs: flags of an observation, and the import of its package."""
+"""What every adapter of a suite needs: flags of an observation, checks, the package's import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import elements
 import numpy as np
 
 from ..core.base import Data, Spaces
-from ..core.errors import MissingPackageError
+from ..core.errors import EnvError, MissingPackageError
 
 
 def flag_spaces() -> Spaces:
@@ -33,6 +33,17 @@ def flags(
         "is_last": np.bool_(last),
         "is_terminal": np.bool_(terminal),
     }
+
+
+def image_size(size: tuple[int, int]) -> tuple[int, int]:
+    """The height and width that an option asks for.
+
+    Raises:
+      EnvError: if they are no two positive numbers.
+    """
+    if len(size) != 2 or min(size) < 1:
+        raise EnvError(f"The size {size} is not a height and a width: both must be at least 1.")
+    return size[0], size[1]
 
 
 def require(module: str, suite: str, install: str) -> ModuleType:

@@ -69,9 +69,14 @@ class Atari(Env):
         _check("actions", actions, ("all", "needed"))
         _check("lives", lives, _LIVES)
         _check("aggregate", aggregate, ("max", "mean"))
-        for option, value in {"repeat": repeat, "pooling": pooling, "length": length}.items():
-            if value < 1:
-                raise EnvError(f"The option {option} is {value}, but must be at least 1.")
+        for option, value, least in [
+            ("repeat", repeat, 1),
+            ("pooling", pooling, 1),
+            ("length", length, 1),
+            ("noops", noops, 0),
+        ]:
+            if value < least:
+                raise EnvError(f"The option {option} is {value}, but must be at least {least}.")
         self._resize = make_resize(resize, size, "atari")
         self._ale = _load(game, sticky, seed)
         self._size = tuple(size)

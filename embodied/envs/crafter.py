@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.base import Data, Env, Spaces
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import flag_spaces, flags, image_size, require
 
 _PREFIX = "log/achievement_"
 
@@ -30,7 +30,7 @@ class Crafter(Env):
       seed: any number of 32 bits.
 
     Raises:
-      EnvError: if the task does not exist.
+      EnvError: if the task does not exist or the size is not positive.
       MissingPackageError: if crafter is not installed.
     """
 
@@ -40,7 +40,7 @@ class Crafter(Env):
         if task not in ("reward", "noreward"):
             raise unknown("task of Crafter", task, ("reward", "noreward"))
         crafter = require("crafter", "crafter", "'dreamerv3[crafter]'")
-        height, width = size
+        height, width = image_size(size)
         self._env = crafter.Env(size=(width, height), reward=task == "reward", seed=seed)
         _order_chunks(self._env._world)
         self._shape = (height, width, 3)

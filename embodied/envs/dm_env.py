@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import SpaceError
+from ..core.spaces import is_gray
 from .adapter import flag_spaces, flags
 
 _MOST_CLASSES = 256  # integers with more values than this are numbers, not classes
@@ -20,7 +21,8 @@ class DMEnv(Env):
 
     The entries of nested observations and actions get their keys joined by `_`, which also
     replaces slashes in them. A single observation is called `image` if it has bytes [H, W, C]
-    and `vector` otherwise, a single action is called `action`. Floats become float32. Integers
+    and `vector` otherwise, a single action is called `action`. Images [H, W] of bytes get an
+    axis for their channel, as in `FlatSpace`. Floats become float32. Integers
     with up to 256 values and booleans become classes that count from 0; integers with more
     values become float32. Arrays without elements are not observed. An episode that ends with a
     discount of 0 ends terminally; one that ends with any other was cut off.
@@ -140,6 +142,9 @@ def _leaf(path: tuple[Any, ...], spec: Any) -> _Leaf:
     if dtype == np.uint8 and len(shape) == 3:
         return _Leaf(path, elements.Space(np.uint8, shape), np.array, np.array)
     low, high = _bounds(spec)
+    if is_gray(elements.Space(dtype, shape, low, high)):
+        gray = elements.Space(np.uint8, (*shape, 1))
+        return _Leaf(path, gray, lambda x: np.array(x)[..., None], lambda x: np.array(x)[..., 0])
     if dtype.kind in "biu" and (high.astype(float) - low.astype(float) < _MOST_CLASSES).all():
         start = low.astype(np.int64)
         count = high.astype(np.int64) - start + 1

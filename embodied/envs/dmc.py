@@ -12,7 +12,7 @@ from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from ..core.wrappers import ActionRepeat
 from . import mujoco_gl, unknown
-from .adapter import flag_spaces
+from .adapter import flag_spaces, image_size
 from .dm_env import DMEnv
 
 _DEFAULT_CAMERAS = {"quadruped": 2}
@@ -34,7 +34,8 @@ class DMC(Env):
         graphics library loaded if neither is wanted.
 
     Raises:
-      EnvError: if the task does not exist or the machine cannot render.
+      EnvError: if the task or camera does not exist, the size is not positive, or the machine
+        cannot render.
       MissingPackageError: if dm_control is not installed.
     """
 
@@ -54,7 +55,7 @@ class DMC(Env):
         self._image_key = "image" if image else "log/image" if render else None
         self._simulation = _load(task, seed, render=bool(self._image_key))
         self._env = ActionRepeat(DMEnv(self._simulation), repeat)
-        self._size = tuple(size)
+        self._size = image_size(size)
         self._camera = _DEFAULT_CAMERAS.get(task.split("_")[0], 0) if camera < 0 else camera
         states = self._env.obs_space if proprio else {}
         self._states = {k: _squeezed(v) for k, v in states.items() if k not in flag_spaces()}
@@ -92,7 +93,8 @@ class DMC(Env):
         try:
             return self._simulation.physics.render(*self._size, camera_id=self._camera)
         except ValueError as error:
-            raise EnvError(f"The camera {self._camera} cannot render: {error}.") from error
+            text = str(error).removesuffix(".")
+            raise EnvError(f"The camera {self._camera} cannot render: {text}.") from error
         except Exception as error:
             raise mujoco_gl.rendering_error(error) from error
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import flag_spaces, flags, image_size, require
 
 _INSTALL = (
     "deepmind_lab-1.0-py3-none-any.whl  # built as python/pip_package/README.md in "
@@ -104,14 +104,14 @@ class DMLab(Env):
             raise EnvError(f"The option repeat is {repeat}, but must be at least 1.")
         lab = require("deepmind_lab", "dmlab", _INSTALL)
         self._language = level.startswith("language_")
-        config = {"height": str(size[0]), "width": str(size[1]), "logLevel": "WARN"}
+        self._size = height, width = image_size(size)
+        config = {"height": str(height), "width": str(width), "logLevel": "WARN"}
         self._env = lab.Lab(
             f"contributed/dmlab30/{level}",
             ["RGB_INTERLEAVED", *(["INSTR"] if self._language else [])],
             config={**config, **(_HELD_OUT if level.endswith("_test") else {})},
         )
         self._actions = _raw_actions(self._env.action_spec())
-        self._size = tuple(size)
         self._repeat = repeat
         self._episodic = episodic
         self._rng = np.random.default_rng(seed) if use_seed else None

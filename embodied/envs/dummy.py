@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core.base import Data, Env, Spaces
 from . import unknown
+from .adapter import image_size
 
 
 class Dummy(Env):
@@ -34,7 +35,7 @@ class Dummy(Env):
         if task not in ("disc", "cont"):
             raise unknown("task of the suite 'dummy'", task, ("disc", "cont"))
         self._task = task
-        self._size = tuple(size)
+        self._size = image_size(size)
         self._length = length
         self._rng = np.random.default_rng(seed)
         self._start = self._rng.bit_generator.state  # when the episode began

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.base import Array
 from ..core.errors import EnvError
-from .adapter import require
+from .adapter import image_size, require
 
 
 def make_resize(method: str, size: tuple[int, int], suite: str) -> Callable[[Array], Array]:
@@ -24,9 +24,7 @@ def make_resize(method: str, size: tuple[int, int], suite: str) -> Callable[[Arr
       EnvError: if there is no such method or the size is not positive.
       MissingPackageError: if the library is not installed.
     """
-    if len(size) != 2 or min(size) < 1:
-        raise EnvError(f"The size {size} is not a height and a width: both must be at least 1.")
-    height, width = size
+    height, width = image_size(size)
     if method == "pillow":
         pillow = require("PIL.Image", suite, "pillow")
 

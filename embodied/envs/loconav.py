@@ -11,6 +11,7 @@ from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from ..core.wrappers import ActionRepeat
 from . import mujoco_gl, unknown
+from .adapter import image_size
 from .dm_env import DMEnv
 
 _INSTALL = "'dreamerv3[dmc]'"
@@ -33,7 +34,8 @@ class LocoNav(Env):
       seed: any number of 32 bits.
 
     Raises:
-      EnvError: if the task or camera does not exist or the machine cannot render.
+      EnvError: if the task or camera does not exist, the size is not positive, or the machine
+        cannot render.
       MissingPackageError: if dm_control is not installed.
     """
 
@@ -49,7 +51,7 @@ class LocoNav(Env):
         walker, layout = _parse(task, maze)
         self._simulation = maze.make(walker, layout, seed)
         self._camera = self._simulation.task.camera if camera < 0 else camera
-        self._size = (size[0], size[1])
+        self._size = image_size(size)
         self._env = ActionRepeat(DMEnv(self._simulation), repeat)
         self._render()  # a machine that cannot render says so now
 
@@ -76,7 +78,8 @@ class LocoNav(Env):
         try:
             return self._simulation.physics.render(*self._size, camera_id=self._camera)
         except ValueError as error:
-            raise EnvError(f"The camera {self._camera} cannot render: {error}.") from error
+            text = str(error).removesuffix(".")
+            raise EnvError(f"The camera {self._camera} cannot render: {text}.") from error
         except Exception as error:
             raise mujoco_gl.rendering_error(error) from error
 

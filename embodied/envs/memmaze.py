@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import EnvError
 from . import mujoco_gl, unknown
-from .adapter import require
+from .adapter import image_size, require
 from .dm_env import DMEnv
 
 _INSTALL = "'dreamerv3[memmaze]'"
@@ -47,12 +47,13 @@ class MemoryMaze(DMEnv):
     ):
         if task not in _TASKS:
             raise unknown("task of Memory Maze", task, _TASKS)
-        if size[0] != size[1] or size[0] < 64:
+        height, width = image_size(size)
+        if height != width or height < 64:
             raise EnvError(
                 f"The size of Memory Maze's images is {tuple(size)}, but height and width must "
                 "be equal and at least 64."
             )
-        super().__init__(_load(task, size[0], targets, seed))
+        super().__init__(_load(task, height, targets, seed))
 
 
 def _load(task: str, resolution: int, targets: bool, seed: int) -> Any:

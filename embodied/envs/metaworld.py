@@ -10,7 +10,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import mujoco_gl, unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import flag_spaces, flags, image_size, require
 
 _INSTALL = "'mujoco>=3.10,<3.17' scipy imageio && pip install --no-deps 'metaworld>=3,<4'"
 
@@ -32,8 +32,8 @@ class MetaWorld(Env):
       render: whether to render `log/image` if there is no `image`.
 
     Raises:
-      EnvError: if the task or camera does not exist, if the machine cannot render, or if the
-        installed MuJoCo is too new for Meta-World.
+      EnvError: if the task or camera does not exist, the size is not positive, the machine cannot
+        render, or the installed MuJoCo is too new for Meta-World.
       MissingPackageError: if metaworld is not installed.
     """
 
@@ -50,10 +50,12 @@ class MetaWorld(Env):
     ):
         if not (state or image):
             raise EnvError("Set state or image, or there is nothing to observe.")
+        if repeat < 1:
+            raise EnvError(f"The action repeat is {repeat}, but must be at least 1.")
         self._state = state
         self._image_key = "image" if image else "log/image" if render else None
         self._repeat = repeat
-        self._size = tuple(size)
+        self._size = image_size(size)
         self._upside_down = camera.startswith("corner")
         rendering = {"camera_name": camera, "height": size[0], "width": size[1]}
         self._env = _make(
@@ -128,8 +130,8 @@ def _make(task: str, seed: int, rendering: dict[str, Any]) -> Any:
             mujoco = require("mujoco", "metaworld", _INSTALL)
             raise EnvError(
                 f"Meta-World does not work with the installed MuJoCo {mujoco.__version__} "
-                f"({error}): run `pip install 'mujoco>=3.10,<3.17'`, which dm_control needs to be "
-                "older for, too."
+                f"({error}): run `pip install 'mujoco>=3.10,<3.17'`, in a virtual environment of "
+                "its own if dm_control is needed too."
             ) from error
     # What the package's own constructors for visible goals do, which take no camera.
     env._set_task_called = True

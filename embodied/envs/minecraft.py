@@ -14,7 +14,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags
+from .adapter import flag_spaces, flags, image_size
 from .minecraft_spec import EQUIPMENT, ITEMS, make_minerl
 
 # What each action does, in the terms of MineRL. Camera: degrees of pitch and yaw.
@@ -78,7 +78,7 @@ class Minecraft(Env):
       seed: any non-negative number; each episode's world follows from it.
 
     Raises:
-      EnvError: if the task does not exist or the length is not positive.
+      EnvError: if the task does not exist or length or size are not positive.
       MissingPackageError: if minerl is not installed.
     """
 
@@ -95,9 +95,9 @@ class Minecraft(Env):
             raise unknown("task of Minecraft", task, ["diamond"])
         if length < 1:
             raise EnvError(f"The option length is {length}, but must be at least 1.")
-        self._env = make_minerl(size, break_speed)
+        self._size = image_size(size)
+        self._env = make_minerl(self._size, break_speed)
         self._controls = _Controls(self._env.action_space.noop(), hold_attack=break_speed == 1)
-        self._size = tuple(size)
         self._log_keys = {f"log/achievement_{x}": x for x in _MILESTONES} if logs else {}
         self._length = length
         self._rng = np.random.default_rng(seed)

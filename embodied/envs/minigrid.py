@@ -8,8 +8,9 @@ import elements
 import numpy as np
 
 from ..core.base import Data, Env, Spaces
+from ..core.errors import EnvError
 from . import unknown
-from .adapter import require
+from .adapter import image_size, require
 from .gymnasium import Gymnasium
 
 _PREFIXES = ("MiniGrid-", "BabyAI-")
@@ -33,7 +34,7 @@ class MiniGrid(Env):
       render: whether to add the whole grid as `log/image`. Otherwise only `image` is rendered.
 
     Raises:
-      EnvError: if the task does not exist.
+      EnvError: if the task does not exist, or size or length are negative.
       MissingPackageError: if MiniGrid is not installed.
     """
 
@@ -46,12 +47,15 @@ class MiniGrid(Env):
         seed: int = 0,
         render: bool = False,
     ):
+        if length < 0:
+            raise EnvError(f"The time limit is {length} steps: use 0 for the task's own.")
+        size = image_size(size) if image else (0, 0)
         env = _make(task, length, render)
         view = env.observation_space["image"].shape[0]
         if image:
             wrappers = require("minigrid.wrappers", "minigrid", _INSTALL)
             env = wrappers.RGBImgPartialObsWrapper(env, tile_size=-(-max(size) // view))
-        self._env = Gymnasium(env, seed, render, size=size if image else (0, 0), ignore="mission")
+        self._env = Gymnasium(env, seed, render, size=size, ignore="mission")
         self._classes = {} if image else _class_spaces(view)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import flag_spaces, flags, image_size, require
 from .images import make_resize
 
 _INSTALL = "'dreamerv3[nle]' && pip install --no-deps 'nle>=1.3,<2'"
@@ -68,7 +68,7 @@ class NLE(Env):
         self._nethack = require("nle.nethack", "nle", _INSTALL)
         self._image_key = "image" if image else "log/image" if render else None
         self._view = view
-        self._size = (size[0], size[1])
+        self._size = image_size(size)
         self._resize = make_resize("pillow", self._size, "nle") if self._image_key else None
         self._message = message
         self._rng = np.random.default_rng(seed)

@@ -62,6 +62,9 @@ class ProcGen(Env):
                 f"The option distribution_mode is {distribution_mode!r}, but must be 'hard' or "
                 "'easy'."
             )
+        for option, value in {"start_level": start_level, "num_levels": num_levels}.items():
+            if value < 0:  # the package would end the process
+                raise EnvError(f"The option {option} is {value}, but must be at least 0.")
         names = require("procgen.env", "procgen", _INSTALL).ENV_NAMES
         if game not in names:
             raise unknown("game of ProcGen", game, names)

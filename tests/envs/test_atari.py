@@ -80,6 +80,7 @@ def test_unknown_games_get_the_nearest():
         ({"aggregate": "min"}, "aggregate is 'min', but must be one of 'max', 'mean'"),
         ({"resize": "cubic"}, "resize method 'cubic': use 'pillow' or 'opencv'"),
         ({"repeat": 0}, "repeat is 0, but must be at least 1"),
+        ({"noops": -1}, "noops is -1, but must be at least 0"),
         ({"size": (0, 64)}, r"size \(0, 64\) is not a height and a width"),
     ],
 )

@@ -72,6 +72,8 @@ NESTED = {
     "height": specs.Array((), np.float32),
     "level": specs.DiscreteArray(7),
     "nothing": specs.Array((0,), np.float32),
+    "gray": specs.BoundedArray((8, 9), np.uint8, 0, 255),
+    "maze": specs.BoundedArray((8, 9), np.uint8, 0, 1),
     "grid": specs.BoundedArray((2, 2), np.int16, [[-3, 0], [1, 2]], 9),
     "steps": specs.BoundedArray((), np.int64, 0, 10_000),
 }
@@ -102,6 +104,8 @@ def test_nested_specs_become_flat():
         "parts_1_on": ("int32", (2,)),
         "height": ("float32", ()),
         "level": ("int32", ()),
+        "gray": ("uint8", (8, 9, 1)),
+        "maze": ("int32", (8, 9)),
         "grid": ("int32", (2, 2)),
         "steps": ("float32", ()),
     }

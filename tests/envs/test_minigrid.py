@@ -106,6 +106,11 @@ def test_unknown_tasks_get_the_nearest(name):
         MiniGrid(name)
 
 
+def test_time_limits_below_zero():
+    with pytest.raises(EnvError, match="time limit is -1 steps"):
+        MiniGrid("DoorKey-5x5-v0", length=-1)
+
+
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
     message = r"'minigrid' needs the package 'minigrid'.*pip install 'dreamerv3\[minigrid\]'"

@@ -52,6 +52,9 @@ def test_sizes(size, resize):
         ("coinrunn", {}, "no game of ProcGen 'coinrunn': try 'coinrun'"),
         ("coinrun", {"distribution_mode": "medium"}, "is 'medium', but must be 'hard' or 'easy'"),
         ("coinrun", {"resize": "cubic"}, "resize method 'cubic'"),
+        ("coinrun", {"size": (0, 64)}, "is not a height and a width"),
+        ("coinrun", {"num_levels": -1}, "num_levels is -1, but must be at least 0"),
+        ("coinrun", {"start_level": -1}, "start_level is -1, but must be at least 0"),
     ],
 )
 def test_wrong_options_are_named(game, options, message):
