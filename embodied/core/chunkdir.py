@@ -64,6 +64,7 @@ class ChunkDir:
         self._pool = ThreadPoolExecutor(_THREADS, "replay-writer")
         self._room = threading.Semaphore(_QUEUE)
         self._idle = threading.Condition(lock)
+        self._renaming = threading.Lock()
         self._failed: dict[bytes, Chunk] = {}  # what `put` could not write
         self._failing = False
         self._obsolete: set[Path] = set()  # files to be removed once no checkpoint needs them
@@ -167,9 +168,13 @@ class ChunkDir:
             # Steps come last, so that no other file is ever without them.
             left = sorted(self._obsolete - self._complete, key=lambda x: "context" not in x.name)
         for path in left:
-            with self._lock:  # meanwhile, it may have been written anew
-                if path in self._obsolete:
-                    self._obsolete -= {path} - _remove([path])
+            with self._renaming:
+                with self._lock:  # meanwhile, it may have been written anew
+                    obsolete = path in self._obsolete
+                    self._obsolete.discard(path)
+                again = _remove({path} if obsolete else ())
+            with self._lock:
+                self._obsolete |= again
 
     def wait_for_room(self) -> None:
         """Waits while a checkpoint is being written more slowly than its chunks change."""
@@ -330,10 +335,13 @@ class ChunkDir:
                 members = chunkfile.read_members(temporary, False) if self._recycle else {}
                 written.append((path, temporary, members))
         with self._lock:
-            sources: dict[str, tuple[Path, Member]] = {}
-            for path, temporary, members in written:
+            self._obsolete -= {path for path, _, _ in written}
+        with self._renaming:  # without the lock, since a busy disk can take seconds
+            for path, temporary, _ in written:
                 os.replace(temporary, path)
-                self._obsolete.discard(path)
+        with self._lock:
+            sources: dict[str, tuple[Path, Member]] = {}
+            for path, _, members in written:
                 sources |= {key: (path, member) for key, member in members.items()}
             before = {chunk.path, chunk.context}
             if snapshot.steps is not None:

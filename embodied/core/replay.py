@@ -252,9 +252,7 @@ class Replay(BaseReplay):
                 return Deferred(self._state())
             chunks = [self._table.chunk(slot) for slot in self._table.occupied()]
             begun = self._dir.begin(chunk for chunk in chunks if chunk.length)
-            return Deferred(
-                self._state(), partial(self._write, begun), partial(self._dir.done, begun)
-            )
+            return Deferred(self._state(), partial(self._write, begun), partial(self._done, begun))
 
     def load(
         self,
@@ -353,6 +351,11 @@ class Replay(BaseReplay):
         assert self._dir is not None
         with self._saving:
             self._dir.write(begun)
+
+    def _done(self, begun: int) -> None:
+        assert self._dir is not None
+        with self._saving:
+            self._dir.done(begun)
 
     def _recycle(self, arrays: Arrays) -> None:
         if len(self._spare) < len(self._workers):
