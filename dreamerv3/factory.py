@@ -154,6 +154,7 @@ def make_replay(config: elements.Config, folder: str, mode: str = "train") -> An
         selector=_make_selector(config, capacity) if train else None,
         seed=config.seed,
         name=folder,
+        save_context=config.replay.save_context,
     )
 
 

@@ -74,3 +74,16 @@ def test_the_replay_is_made_so(tmp_path):
     assert (
         factory.make_replay(compose(["debug"], {"logdir": str(tmp_path)}), "x").max_bytes is None
     )
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_renewed_latent_states_are_saved_if_wanted(tmp_path, wanted):
+    flags = {"replay.save_context": wanted, "logdir": str(tmp_path)}
+    replay = factory.make_replay(compose(["debug"], flags), "replay")
+    for _ in range(100):
+        replay.add({"dyn/deter": np.zeros(8, np.float32)})
+    replay.save()
+    batch = replay.sample(1)
+    replay.update({"stepid": batch["stepid"], "dyn/deter": batch["dyn/deter"] + 1})
+    replay.save()
+    assert any((tmp_path / "replay").glob("*-context-*")) == wanted
