@@ -208,9 +208,7 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
     problems: list[str] = []
     with _messages():
         folders = [x for x in ckptdir.folders(logdir / "ckpt") if not ckptdir.find_damage(x)]
-    data = ckptdir.read(folders[0], ["replay"])["replay"]
-    known = [bytes(uuid).hex() for uuid in data["chunks"]]
-    _remove_unused(logdir)
+    _remove_unused(logdir, ckptdir.read(folders[0], ["replay"])["replay"])
     copy = elements.Config({**config.flat, "logdir": f"{logdir}-damaged"})
     for index in range(damages):
         shutil.rmtree(copy.logdir, ignore_errors=True)
@@ -218,8 +216,6 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
         files = [x for x in Path(copy.logdir).rglob("*") if x.is_file() and x.stat().st_size]
         file = rng.choice([x for x in files if {"ckpt", "replay"} & set(x.parts)])
         kind = rng.choice([_flip, _truncate, _delete])
-        if "replay" in file.parts and not any(uuid in file.name for uuid in known):
-            kind = _flip  # who wrote it was killed before a checkpoint told of it
         kind(file, rng)
         place = f"damage {index}, {kind.__name__[1:]} {file.relative_to(copy.logdir)}"
         with _messages() as messages:
@@ -251,18 +247,18 @@ def _damage(config: elements.Config, damages: int, rng: random.Random) -> dict[s
     }
 
 
-def _remove_unused(logdir: Path) -> None:
+def _remove_unused(logdir: Path, data: dict[str, Any]) -> None:
     """Removes what a resumed run does not read, so that its damage would not matter."""
     for leftover in (logdir / "ckpt").glob("*.partial/"):
         shutil.rmtree(leftover)
-    longest: dict[str, Path] = {}
-    for path in sorted((logdir / "replay").glob("*.npz"), key=lambda x: x.stat().st_size):
-        parts = path.stem.split("-")
-        if "context" in parts:
-            continue
-        if parts[1] in longest:
-            longest[parts[1]].unlink()
-        longest[parts[1]] = path
+    used = set()
+    columns = zip(*(data[k] for k in ("chunks", "successors", "lengths", "contexts")), strict=True)
+    for uuid, succ, length, context in columns:
+        uuid, succ = bytes(uuid).hex(), bytes(succ).hex()
+        used |= {f"{uuid}-{succ}-{length}", f"{uuid}-context-{context}"}
+    for path in (logdir / "replay").iterdir():
+        if path.stem.split("-", 1)[1] not in used:
+            path.unlink()
 
 
 def _newest(config: elements.Config, names: list[str], damaged: Path) -> Path:

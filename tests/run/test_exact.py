@@ -1,9 +1,9 @@
 """A run that is saved and continued in a new process equals one that is not, bit for bit."""
 
 import json
+import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +12,28 @@ from embodied.core import ckptdir
 from embodied.core.replay import Replay
 
 PARTS = ("step", "agent", "replay", "stream", "learn", "episodes", "acting")
-TIMED = ("fps/", "timer/", "usage/")
+CODE = "import dreamerv3.main as m; m.main()"
+KILL = (
+    """
+import os
+from embodied.run.saving import Save
+
+class Killed(Save):
+    def __call__(self, final=False):
+        super().__call__(final)
+        if self._step >= 60 and not self._checkpoint.saving:
+            self._before = getattr(self, "_before", int(self._step))
+            if self._step >= self._before + 8:
+                os.kill(os.getpid(), 9)
+
+import embodied.run.train as train
+train.Save = Killed
+"""
+    + CODE
+)
 
 
-def train(logdir, steps, *flags):
+def train(logdir, steps, *flags, code=CODE):
     flags = {
         "--configs": "debug",
         "--logdir": logdir,
@@ -35,9 +53,8 @@ def train(logdir, steps, *flags):
         **dict(zip(flags[::2], flags[1::2], strict=True)),
     }
     argv = [str(x) for pair in flags.items() for x in pair]
-    code = "import dreamerv3.main as m; m.main()"
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (0 if code is CODE else -signal.SIGKILL), done.stderr
     return done.stdout
 
 
@@ -68,16 +85,18 @@ def differences(a, b, path=""):
 # With consecutive batches, a sequence is cut in two and its carry is needed in the next update.
 @pytest.mark.parametrize("flags", [("--consec_train", 2)])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
-    whole, split = tmp_path / "whole", tmp_path / "split"
+    whole, split, killed = (tmp_path / x for x in ("whole", "split", "killed"))
     train(whole, 120, *flags)
     train(split, 70, *flags)
-    output = train(split, 120, *flags)
-    assert "Resumed from" in output
-    assert "The episodes of 2 of 2 environments go on." in output
-    expected, found = metrics(whole), metrics(split)
+    train(killed, 120, *flags, "--run.save_steps", 50, code=KILL)
+    expected = metrics(whole)
     assert sum("train/loss/dyn" in row for row in expected.values()) > 10
-    assert expected == found
-    trees = [ckptdir.read(ckptdir.resolve(Path(x)), list(PARTS)) for x in (whole, split)]
+    for logdir in (split, killed):
+        output = train(logdir, 120, *flags)
+        assert "Resumed from" in output
+        assert "The episodes of 2 of 2 environments go on." in output
+        assert metrics(logdir) == expected
+    trees = [ckptdir.read(ckptdir.resolve(x), list(PARTS)) for x in (whole, split, killed)]
     for tree in trees:
         tree["acting"].pop("starts")
         # The ids of chunks are drawn anew in every run, and steps are named by them; files are
@@ -87,7 +106,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
         tree["replay"]["chains"].pop("chunks")
         tree["stream"]["current"].pop("stepid")
         tree["agent"]["waiting"]["outs"]["replay"].pop("stepid")
-    assert differences(*trees) == []
+    assert differences(trees[0], trees[1]) == []
+    assert differences(trees[0], trees[2]) == []
 
 
 def test_another_seed_differs_from_the_first_step_on(tmp_path):
