@@ -4,20 +4,18 @@ In the environment the observed mask holds, in imagination the one that the deco
 mask that allows no class, as at the end of an episode, restricts nothing.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import elements
 
+from embodied.core import masks
 from embodied.core.errors import ConfigError, SpaceError
-from embodied.core.spaces import (
-    MOST_CLASSES,
-    MOST_ONEHOT,
-    bounds,
-    classes,
-    describe,
-    is_classes,
-)
-from embodied.jax import outs
+from embodied.core.spaces import MOST_CLASSES, MOST_ONEHOT, describe, is_classes
+
+if TYPE_CHECKING:  # which loads JAX
+    from embodied.jax import outs
 
 Spaces = dict[str, elements.Space]
 
@@ -80,11 +78,8 @@ def apply_masks(policy: dict[str, outs.Output], values: Any, names: dict[str, st
 
 
 def _check_mask(action: str, space: elements.Space, mask: str, found: elements.Space) -> None:
-    shape = (*space.shape, int(classes(space).max()))
-    low, top = bounds(found)
-    flags = found.dtype == bool or (found.discrete and low.min() >= 0 and top.max() <= 1)
-    if not flags or found.shape != shape:
+    if not masks.fits(found, space):
         raise SpaceError(
-            f"The action mask {mask!r} is {describe(found)}, but bool {shape}, or integers 0 and "
-            f"1 of this shape, would fit the action {action!r}."
+            f"The action mask {mask!r} is {describe(found)}, but bool {masks.shape(space)}, or "
+            f"integers 0 and 1 of this shape, would fit the action {action!r}."
         )

@@ -30,9 +30,6 @@ ENCODERS = {"simple": rssm.Encoder}
 DYNAMICS = {"rssm": rssm.RSSM}
 DECODERS = {"simple": rssm.Decoder}
 
-# Present in every observation, but neither encoded nor decoded.
-FLAGS = ("is_first", "is_last", "is_terminal", "reward")
-
 
 class Agent(embodied.jax.Agent):
     """The DreamerV3 agent (Hafner et al. 2023).
@@ -53,13 +50,10 @@ class Agent(embodied.jax.Agent):
         config: elements.Config,
     ):
         self.obs_space, self.act_space, self.config = obs_space, act_space, config
-        spaces = {k: v for k, v in obs_space.items() if k not in FLAGS}
+        spaces = observations.inputs(obs_space)
         encoded = observations.select(spaces, config.enc["keys"], "agent.enc.keys")
         decoded = observations.select(spaces, config.dec["keys"], "agent.dec.keys")
-        for key in sorted({*LOSSES, *config.loss_scales} & set(decoded)):
-            raise ConfigError(
-                f"The observation {key!r} has the name of a loss: rename it in the environment."
-            )
+        observations.check_names(decoded)
         actions.check(act_space)
         self.masks = actions.find_masks(config.action_mask, decoded, act_space)
         self.enc = _make(ENCODERS, "enc", config, encoded)
@@ -340,9 +334,6 @@ class Agent(embodied.jax.Agent):
 
     def _stateful(self):
         return {"enc": self.enc, "dyn": self.dyn, "dec": self.dec}
-
-
-LOSSES = ("dyn", "rep", "rew", "con", "policy", "value", "repval")
 
 
 def _flatten(entries):

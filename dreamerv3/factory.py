@@ -25,6 +25,8 @@ from embodied.core.errors import ConfigError, MissingPackageError
 from embodied.core.parallel import worker_count
 from embodied.core.serial import MakeEnv
 
+from . import actions, observations
+
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +40,9 @@ def make_agent(config: elements.Config) -> embodied.Agent:
     if config.random_agent:
         from embodied.core.random import RandomAgent
 
-        return RandomAgent(obs_space, act_space, config.seed)
+        decoded = observations.inputs(obs_space)
+        masks = actions.find_masks(config.agent.action_mask, decoded, act_space)
+        return RandomAgent(obs_space, act_space, config.seed, masks)
     from .agent import Agent as Model
 
     make: Any = Model  # calling a model gives the agent that hosts it

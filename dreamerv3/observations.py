@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import elements
 import numpy as np
 
 from embodied.core.errors import ConfigError, SpaceError
-from embodied.core.spaces import bounds, is_image
+from embodied.core.spaces import bounds, is_channels_first, is_image
 
 Spaces = dict[str, elements.Space]
+
+# Present in every observation, but neither encoded nor decoded.
+FLAGS = ("is_first", "is_last", "is_terminal", "reward")
+LOSSES = ("rec", "dyn", "rep", "rew", "con", "policy", "value", "repval")
 
 LEAST_SIDE, MOST_SIDE = 3, 16  # of the smallest grid, where the config's stages lead to it
 USUAL_SIDE = 8  # most of the smallest grid otherwise
@@ -50,6 +55,19 @@ class Group(NamedTuple):
     layout: Layout
 
 
+def inputs(spaces: Spaces) -> Spaces:
+    """The spaces that may be encoded and decoded: all but reward and flags."""
+    return {k: v for k, v in spaces.items() if k not in FLAGS}
+
+
+def check_names(decoded: Iterable[str]) -> None:
+    """Raises a `ConfigError` for a decoded observation whose loss would have a taken name."""
+    for key in sorted({*LOSSES} & {*decoded}):
+        raise ConfigError(
+            f"The observation {key!r} has the name of a loss: rename it in the environment."
+        )
+
+
 def select(spaces: Spaces, pattern: str, name: str) -> Spaces:
     """The spaces whose whole key a regular expression matches.
 
@@ -78,13 +96,18 @@ def split(spaces: Spaces) -> tuple[list[str], list[str]]:
     """Sorted keys of vectors and of images; whatever is no image is a vector, once flattened.
 
     Raises:
-      SpaceError: the rank of a space is above 3.
+      SpaceError: the rank of a space is above 3, or an image has its channels first.
     """
     for key, space in spaces.items():
         if len(space.shape) > 3:
             raise SpaceError(
                 f"The observation {key!r} has shape {space.shape}, but only ranks up to 3 can be "
                 "encoded: reshape it in the environment."
+            )
+        if is_channels_first(space):
+            raise SpaceError(
+                f"The observation {key!r} has shape {space.shape}, which looks like an image with "
+                "its channels first: move them to the end, to [height, width, channels]."
             )
     imgkeys = sorted(k for k, v in spaces.items() if is_image(v))
     return sorted(set(spaces) - set(imgkeys)), imgkeys

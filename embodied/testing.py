@@ -8,6 +8,7 @@ from typing import Any
 import elements
 import numpy as np
 
+from .core import masks as masking
 from .core.base import Array, BatchedEnv, Data, Env, Spaces
 from .core.errors import EnvError
 from .core.spaces import describe, fault, same_space, sample
@@ -24,12 +25,17 @@ AnyEnv = Env | BatchedEnv
 
 
 def check_env(
-    env: AnyEnv, steps: int = 200, seed: int = 0, again: Callable[[], AnyEnv] | None = None
+    env: AnyEnv,
+    steps: int = 200,
+    seed: int = 0,
+    again: Callable[[], AnyEnv] | None = None,
+    masks: dict[str, str] | None = None,
 ) -> None:
     """Checks an environment, or a batch of them, against its contract; leaves it open.
 
     Random actions are taken; episodes are also cut short by `reset`, and started anew both with
-    and without it. The contract is that of `embodied.Env` or of `embodied.BatchedEnv`.
+    and without it. The contract is that of `embodied.Env` or of `embodied.BatchedEnv`; where the
+    latter has a false attribute `resets_alone`, no episode is cut short but all together.
 
     Args:
       env: the environment, not stepped before.
@@ -37,22 +43,30 @@ def check_env(
       seed: of the random actions.
       again: makes the environment once more with the same seed. If given, both have to give the
         same observations for the same actions.
+      masks: for discrete actions, the observation that tells which classes are allowed: no other
+        ones are taken then.
 
     Raises:
       EnvError: if there is a violation; its message has a line for each of them.
     """
-    if violations := find_violations(env, steps, seed, again):
+    if violations := find_violations(env, steps, seed, again, masks):
         raise EnvError("The environment breaks the contract:\n" + "\n".join(violations))
 
 
 def find_violations(
-    env: AnyEnv, steps: int = 200, seed: int = 0, again: Callable[[], AnyEnv] | None = None
+    env: AnyEnv,
+    steps: int = 200,
+    seed: int = 0,
+    again: Callable[[], AnyEnv] | None = None,
+    masks: dict[str, str] | None = None,
 ) -> list[str]:
     """What `check_env` finds, one line each: key, expected, found, and the first step of it."""
     report = Report()
     spaces = _check_spaces(report, env)
     if spaces:
-        _Run(report, env, *spaces, again).play(steps, np.random.default_rng(seed))
+        _Run(report, env, *spaces, again, _usable_masks(report, masks or {}, *spaces)).play(
+            steps, np.random.default_rng(seed)
+        )
     return report.lines
 
 
@@ -140,6 +154,24 @@ def _check_spaces(report: Report, env: AnyEnv) -> tuple[Spaces, Spaces] | None:
     return (obs_space, act_space) if len(act_space) == len(env.act_space) else None
 
 
+def _usable_masks(
+    report: Report, masks: dict[str, str], obs_space: Spaces, act_space: Spaces
+) -> dict[str, str]:
+    """Checks the masks; returns those that can be followed."""
+    usable = {}
+    for action, mask in masks.items():
+        if action not in act_space:
+            report.add(action, "an action that has a mask", "none")
+        elif mask not in obs_space:
+            report.add(mask, f"a mask of the action {action!r}", "none")
+        elif not masking.fits(obs_space[mask], act_space[action]):
+            expected = f"a mask of the action {action!r}, {describe(act_space[action])}"
+            report.add(mask, expected, describe(obs_space[mask]))
+        else:
+            usable[action] = mask
+    return usable
+
+
 def _check_required(
     report: Report, key: str, required: elements.Space, space: elements.Space
 ) -> None:
@@ -161,6 +193,7 @@ class _Run:
         obs_space: Spaces,
         act_space: Spaces,
         again: Callable[[], AnyEnv] | None,
+        masks: dict[str, str],
     ):
         self._report = report
         self._env = env
@@ -168,6 +201,8 @@ class _Run:
         self._act_space = act_space
         self._ignored = env.obs_space.keys() - obs_space.keys()
         self._twin = again() if again else None
+        self._masks = masks
+        self._resets_alone = getattr(env, "resets_alone", True)
         self._batched = isinstance(env, BatchedEnv)
         self._length = env.length if isinstance(env, BatchedEnv) else 1
         self._returned: tuple[Data, Data] = ({}, {})  # the newest observation and a copy of it
@@ -176,11 +211,14 @@ class _Run:
         """Makes the steps; after two in a row of no use no more."""
         starts = np.ones(self._length, bool)
         useless = 0
+        obs: Data | None = None
         for step in range(steps):
             chance = np.where(starts, 0.5, 0.03)
             reset = rng.random(self._length) < chance
+            reset &= starts | self._resets_alone
             reset |= bool(useless) or step == steps // 2
             action = {k: sample(v, rng, (self._length,)) for k, v in self._act_space.items()}
+            action = self._obey(action, obs or {}, rng)
             action["reset"] = reset
             starts |= reset
             obs = self._step(action, step)
@@ -192,6 +230,15 @@ class _Run:
         self._check_spaces_again(steps)
         if self._twin:
             self._twin.close()
+
+    def _obey(self, action: Data, obs: Data, rng: np.random.Generator) -> Data:
+        """Actions [E, ...] that obey the masks, as far as the previous observation has them."""
+        usable = {
+            key: mask
+            for key, mask in self._masks.items()
+            if _array(obs.get(mask)).shape == (self._length, *masking.shape(self._act_space[key]))
+        }
+        return masking.redraw(action, obs, usable, self._act_space, rng)
 
     def _step(self, batch: Data, step: int) -> Data | None:
         """Takes a step and returns the observation, if it is one, with a leading axis."""

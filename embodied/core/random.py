@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import masks as masking
 from .base import Agent, Data, Spaces
 from .errors import CheckpointError
 from .spaces import sample
@@ -15,17 +16,26 @@ from .spaces import sample
 class RandomAgent(Agent):
     """Draws every action uniformly from its space and learns nothing.
 
-    The actions depend on the seed and on how many times `policy` was called, nothing else.
+    The actions depend on the seed, on how many times `policy` was called, and on the masks.
 
     Args:
-      obs_space: spaces of the observations; not looked at.
+      obs_space: spaces of the observations.
       act_space: spaces of the actions to draw.
       seed: any non-negative number.
+      masks: for discrete actions, the observation that tells which classes are allowed, as
+        booleans [*shape, C] or integers 0 and 1; one that allows none restricts nothing.
     """
 
-    def __init__(self, obs_space: Spaces, act_space: Spaces, seed: int = 0):
+    def __init__(
+        self,
+        obs_space: Spaces,
+        act_space: Spaces,
+        seed: int = 0,
+        masks: dict[str, str] | None = None,
+    ):
         super().__init__(obs_space, act_space, None)
         self._seed = seed
+        self._masks = masks or {}
         self._calls = 0
 
     def init_policy(self, batch_size: int) -> Any:
@@ -46,6 +56,7 @@ class RandomAgent(Agent):
         self._calls += 1
         envs = len(obs["is_first"])
         acts = {k: sample(space, rng, (envs,)) for k, space in self.act_space.items()}
+        acts = masking.redraw(acts, obs, self._masks, self.act_space, rng)
         return carry, acts, {}
 
     def train(self, carry: Any, data: Data) -> tuple[Any, Data, Data]:

@@ -7,6 +7,7 @@ from typing import Any
 import elements
 import numpy as np
 
+from ..core import masks
 from ..core.base import Array, BatchedEnv, Data, Spaces
 from ..core.errors import EnvError, SpaceError
 from .adapter import flag_spaces
@@ -27,7 +28,13 @@ class GymnasiumVector(BatchedEnv):
 
     A vector environment always steps all its environments. One that has to start an episode while
     others go on is therefore stepped with them and then reset alone, which Gymnasium's own
-    classes, and all whose mode is DISABLED, can do by the option `reset_mask`.
+    classes, and all whose mode is DISABLED, can do by the option `reset_mask`. The action of that
+    step has no effect; it is 0, or the first class that is allowed by whatever may be a mask:
+    observations of booleans or 0 and 1 that have one entry per class.
+
+    Attributes:
+      length: the number of environments E.
+      resets_alone: whether an episode can begin in the middle of another, in one of them alone.
 
     Args:
       env: the vector environment.
@@ -47,8 +54,8 @@ class GymnasiumVector(BatchedEnv):
         self._next_step = mode == AutoresetMode.NEXT_STEP
         self._disabled = mode == AutoresetMode.DISABLED
         own = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        self._resets_alone = own or self._disabled
-        if not self._resets_alone and not self._next_step:
+        self.resets_alone = own or self._disabled
+        if not self.resets_alone and not self._next_step:
             raise EnvError(
                 f"The vector environment {type(env.unwrapped).__name__} resets in the step that "
                 "ends an episode: make it with the autoreset mode NEXT_STEP or DISABLED."
@@ -63,6 +70,11 @@ class GymnasiumVector(BatchedEnv):
         self._act = FlatSpace(env.single_action_space, "action", "action", ("reset",))
         if shared := self._obs.spaces.keys() & self._act.spaces.keys():
             raise SpaceError(f"The key {min(shared)!r} is both an observation and an action.")
+        self._masks = {
+            key: [k for k, v in self._obs.spaces.items() if masks.fits(v, space)]
+            for key, space in self._act.spaces.items()
+        }
+        self._present: Data = {}  # the masks in the states that the next step begins from
         self._seed: int | None = seed
         self._over = np.ones(self.length, bool)  # who starts an episode at the next step
 
@@ -87,9 +99,11 @@ class GymnasiumVector(BatchedEnv):
         if first.all():
             seed, self._seed = self._seed, None
             value, _ = self._env.reset(seed=seed)
-            return self._observe(self._encode(value), first, *np.zeros((3, self.length)))
+            obs = self._encode(value)
+            self._note_masks(obs)
+            return self._observe(obs, first, *np.zeros((3, self.length)))
         again = first & ~self._over if self._next_step else first
-        if again.any() and not self._resets_alone:
+        if again.any() and not self.resets_alone:
             raise EnvError(
                 f"The vector environment {type(self._env.unwrapped).__name__} cannot start a new "
                 f"episode in its environment {again.argmax()} while others are in the middle of "
@@ -99,21 +113,27 @@ class GymnasiumVector(BatchedEnv):
             self._reset(self._over)
         value, *results, info = self._env.step(self._act.decode(self._legal(action, first)))
         obs = self._encode(value)
+        self._note_masks(obs)
         for lane in np.flatnonzero(info.get("_final_obs", ())):
             for key, last in self._obs.encode(info["final_obs"][lane]).items():
                 obs[key][lane] = last
         if again.any():
-            fresh = self._encode(self._reset(again))
-            for key in obs:
-                obs[key][again] = fresh[key][again]
+            for key, fresh in self._reset(again).items():
+                obs[key][again] = fresh[again]
         return self._observe(obs, first, *results)
 
     def close(self) -> None:
         """Closes the environments."""
         self._env.close()
 
-    def _reset(self, mask: Array) -> Any:
-        return self._env.reset(options={"reset_mask": mask.copy()})[0]
+    def _reset(self, lanes: Array) -> Data:
+        obs = self._encode(self._env.reset(options={"reset_mask": lanes.copy()})[0])
+        for key, mask in self._present.items():
+            mask[lanes] = obs[key][lanes]
+        return obs
+
+    def _note_masks(self, obs: Data) -> None:
+        self._present = {k: obs[k].copy() for keys in self._masks.values() for k in keys}
 
     def _encode(self, value: Any) -> Data:
         return {k: np.array(v) for k, v in self._obs.encode(value).items()}
@@ -124,6 +144,11 @@ class GymnasiumVector(BatchedEnv):
         for key, space in self._act.spaces.items():
             legal[key] = action[key].copy()
             legal[key][ignored] = np.clip(0, space.low, space.high)
+            if self._masks[key]:
+                allowed = masks.existing(space)
+                for mask in self._masks[key]:
+                    allowed = masks.restrict(allowed, self._present[mask])
+                legal[key][ignored] = allowed.argmax(-1)[ignored]
         return legal
 
     def _observe(

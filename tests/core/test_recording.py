@@ -10,6 +10,12 @@ from embodied.core.driver import Driver
 from embodied.core.recording import Recording
 from embodied.core.wrappers import TimeLimit
 
+# A fork is what the test asks for; JAX and Python warn of it where other tests left threads.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),
+]
+
 TASKS = ["dummy_disc", "gymnasium_CartPole-v1", "gymnasium_FrozenLake-v1"]
 
 

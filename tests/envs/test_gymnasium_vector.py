@@ -7,6 +7,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from embodied.core.errors import EnvError
 from embodied.core.spaces import sample
 from embodied.envs.gymnasium_vector import GymnasiumVector
+from embodied.testing import check_env
+
+# A fork is what AsyncVectorEnv makes; JAX and Python warn of it where other tests left threads.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),
+]
 
 
 class Counter(gymnasium.Env):
@@ -88,6 +95,46 @@ class Own(VectorEnv):
         self.counts = np.where(over, 0, self.counts + 1)
         obs = self.counts[:, None].astype(np.float32)
         return obs, np.ones(2) * ~over, self.counts == 3, np.zeros(2, bool), {}
+
+
+class Masked(gymnasium.Env):
+    """Refuses all classes but one, which changes at every step; `bits` only looks like a mask."""
+
+    observation_space = spaces.Dict({
+        "action_mask": spaces.MultiBinary(3),
+        "bits": spaces.MultiBinary(3),
+        "other": spaces.Box(0, 1, (3,), np.float32),
+    })  # fmt: skip
+    action_space = spaces.Discrete(3, start=1)
+
+    def __init__(self, length):
+        self.length = length
+        self.episodes = self.count = 0
+
+    def observe(self):
+        self.legal = (self.episodes + self.count) % 3
+        mask = np.eye(3, dtype=np.int8)[self.legal]
+        if self.count == self.length:
+            mask[:] = 0
+        return {"action_mask": mask, "bits": 1 - mask, "other": np.zeros(3, np.float32)}
+
+    def reset(self, seed=None, options=None):
+        self.episodes, self.count = self.episodes + 1, 0
+        return self.observe(), {}
+
+    def step(self, action):
+        assert self.count < self.length
+        assert action == self.legal + 1, (action, self.legal)
+        self.count += 1
+        return self.observe(), 1.0, self.count == self.length, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_steps_before_resets_take_legal_actions_too(kind, mode):
+    env = GymnasiumVector(kind([lambda n=n: Masked(n) for n in LENGTHS], autoreset_mode=mode))
+    check_env(env, 100, masks={"action": "action_mask"})
+    env.close()
 
 
 def run(env, resets):
