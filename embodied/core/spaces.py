@@ -56,6 +56,31 @@ def is_gray(space: elements.Space) -> bool:
     return bool((low == 0).all() and (top == 255).all())
 
 
+def is_channels_first(space: elements.Space) -> bool:
+    """Whether a space must hold images [C, H, W], whose channels `channels_last` moves to the end.
+
+    No side is less than twice the number of channels, and from 8 channels on both sides are equal.
+    What fulfils that and is [H, W, C] has no height for an image, or channels like no image.
+    """
+    if len(space.shape) != 3:
+        return False
+    channels, height, width = space.shape
+    clear = channels < LEAST_IMAGE_SIDE or height == width
+    return clear and 2 * channels <= min(height, width) and is_image(channels_last(space))
+
+
+def channels_last(space: elements.Space) -> elements.Space:
+    """The space of images [H, W, C] of one that holds images [C, H, W]."""
+    channels, height, width = space.shape
+    low, high = np.moveaxis(space.low, 0, -1), np.moveaxis(space.high, 0, -1)
+    return elements.Space(space.dtype, (height, width, channels), low, high)
+
+
+def move_channels(image: Array) -> Array:
+    """Images [..., C, H, W] as [..., H, W, C]; what cannot be one is left for checks to find."""
+    return np.moveaxis(image, -3, -1) if image.ndim >= 3 else image
+
+
 def is_classes(space: elements.Space) -> bool:
     """Whether a space holds booleans, or integers few enough to be classes rather than numbers.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import SpaceError
-from ..core.spaces import is_gray
+from ..core.spaces import channels_last, is_channels_first, is_gray, move_channels
 from .adapter import flag_spaces, flags
 
 _MOST_CLASSES = 256  # integers with more values than this are numbers, not classes
@@ -22,10 +22,11 @@ class DMEnv(Env):
     The entries of nested observations and actions get their keys joined by `_`, which also
     replaces slashes in them. A single observation is called `image` if it has bytes [H, W, C]
     and `vector` otherwise, a single action is called `action`. Images [H, W] of bytes get an
-    axis for their channel, as in `FlatSpace`. Floats become float32. Integers
-    with up to 256 values and booleans become classes that count from 0; integers with more
-    values become float32. Arrays without elements are not observed. An episode that ends with a
-    discount of 0 ends terminally; one that ends with any other was cut off.
+    axis for their channel and images [C, H, W] have it moved to the end, as in `FlatSpace`.
+    Floats become float32. Integers with up to 256 values and booleans become classes that count
+    from 0; integers with more values become float32. Arrays without elements are not observed.
+    An episode that ends with a discount of 0 ends terminally; one that ends with any other was
+    cut off.
 
     Args:
       env: the environment; whoever makes it seeds it.
@@ -105,11 +106,19 @@ def _flat(spec: Any, name: str, kind: str, taken: tuple[str, ...]) -> dict[str, 
         if 0 in part.shape:
             continue
         leaf = _leaf(path, part)
+        if kind == "observation" and is_channels_first(leaf.space):
+            leaf = _channels_last(leaf)
         key = key or ("image" if leaf.space.dtype == np.uint8 else name)
         if key in leaves or key in taken:
             raise SpaceError(f"Two entries of the {kind} would be called {key!r}: rename one.")
         leaves[key] = leaf
     return leaves
+
+
+def _channels_last(leaf: _Leaf) -> _Leaf:
+    return leaf._replace(
+        space=channels_last(leaf.space), encode=lambda x: move_channels(leaf.encode(x))
+    )
 
 
 def _parts(spec: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

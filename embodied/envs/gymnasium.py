@@ -61,6 +61,7 @@ class Gymnasium(Env):
         **kwargs: Any,
     ):
         _check_options(repeat, length, size)
+        section = "gymnasium" if isinstance(env, str) else "custom"  # where the config has options
         if isinstance(env, str):
             limit = {"max_episode_steps": length} if length else {}
             env = _make(env, render, {**kwargs, **limit})
@@ -70,7 +71,7 @@ class Gymnasium(Env):
         own = type(getattr(env, "unwrapped", env)).__module__.startswith("gymnasium.")
         bounds = bounds and not own
         self._obs = FlatSpace(
-            env.observation_space, "vector", "observation", OWN_OBS, ignore, bounds
+            env.observation_space, "vector", "observation", OWN_OBS, ignore, bounds, section
         )
         self._act = FlatSpace(env.action_space, "action", "action", ("reset",))
         if shared := self._obs.spaces.keys() & self._act.spaces.keys():

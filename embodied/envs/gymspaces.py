@@ -11,7 +11,14 @@ import numpy as np
 
 from ..core.base import Array, Data, Spaces
 from ..core.errors import SpaceError
-from ..core.spaces import is_gray, is_image, to_array
+from ..core.spaces import (
+    channels_last,
+    is_channels_first,
+    is_gray,
+    is_image,
+    move_channels,
+    to_array,
+)
 
 OWN_OBS = ("reward", "is_first", "is_last", "is_terminal", "log/image")
 _MOST_CLASSES = 256  # an integer Box with more values is a number to the agent
@@ -29,7 +36,8 @@ class FlatSpace:
     the parts of a Tuple are called `observation_0` or `action_0` and so on.
 
     Observations keep their values and dtypes, but integers beyond 32 bits become float32, and
-    images [H, W] of bytes get an axis for their channel. Actions are floats, or classes that
+    images [H, W] of bytes get an axis for their channel and images [C, H, W] have it moved to the
+    end, where `is_channels_first` knows them. Actions are floats, or classes that
     count from 0; an integer Box with more than 256 values takes float32, which are rounded.
 
     Args:
@@ -38,6 +46,7 @@ class FlatSpace:
       kind: "observation" or "action".
       taken: keys that are not free.
       ignore: regular expression of the keys to leave out, with all that is below them.
+      section: where the config has the option `ignore`, for errors.
       bounds: whether to keep the bounds of floats that are no images.
 
     Raises:
@@ -52,21 +61,21 @@ class FlatSpace:
         taken: tuple[str, ...],
         ignore: str = "",
         bounds: bool = True,
+        section: str = "gymnasium",
     ):
         from gymnasium import spaces
 
         self._name = name
         self._kind = kind
-        self._ignore = _compiled(ignore) if ignore else None
+        self._flag = f"--env.{section}.ignore"
+        self._ignore = _compiled(ignore, self._flag) if ignore else None
         self._bounds = bounds
         self._ignored = False
         self.spaces: Spaces = {}
         self._taken = taken
         self._root = self._build(space, (kind,) if isinstance(space, spaces.Tuple) else ())
         if ignore and not self._ignored:
-            raise SpaceError(
-                f"The option ignore={ignore!r} matches no key of the {kind}: {space}."
-            )
+            raise SpaceError(f"{self._flag} {ignore!r} matches no key of the {kind}: {space}.")
         if not self.spaces:
             raise SpaceError(f"The {kind} has the space {space}, of which nothing is left.")
 
@@ -103,9 +112,9 @@ class FlatSpace:
         leaf = make(space)
         if leaf is None:
             where = f"entry {key!r} of the {self._kind}" if path else self._kind
-            hint = (
-                ", or leave it out by the option ignore" if path and make is _observation else ""
-            )
+            hint = ""
+            if path and make is _observation:
+                hint = f", or leave it out by {self._flag} {key}"
             raise SpaceError(
                 f"The {where} has the space {space}, which is not supported: {_SUPPORTED}{hint}."
             )
@@ -170,13 +179,11 @@ class _Part(NamedTuple):
         return None
 
 
-def _compiled(ignore: str) -> re.Pattern[str]:
+def _compiled(ignore: str, flag: str) -> re.Pattern[str]:
     try:
         return re.compile(ignore)
     except re.error as error:
-        raise SpaceError(
-            f"The option ignore={ignore!r} is no regular expression: {error}."
-        ) from error
+        raise SpaceError(f"{flag} {ignore!r} is no regular expression: {error}.") from error
 
 
 def _decode(node: _Part | _Leaf | None, flat: Data) -> Any:
@@ -218,9 +225,11 @@ def _observation(space: Any) -> _Leaf | None:
             return array if (cast != array).any() else cast
         return array
 
-    if not is_gray(ours):
-        return _Leaf(ours, encode)
-    return _Leaf(elements.Space(np.uint8, (*space.shape, 1)), lambda x: encode(x)[..., None])
+    if is_gray(ours):
+        return _Leaf(elements.Space(np.uint8, (*space.shape, 1)), lambda x: encode(x)[..., None])
+    if is_channels_first(ours):
+        return _Leaf(channels_last(ours), lambda x: move_channels(encode(x)))
+    return _Leaf(ours, encode)
 
 
 def _action(space: Any) -> _Leaf | None:

@@ -4,7 +4,13 @@ import elements
 import numpy as np
 import pytest
 
-from embodied.core.spaces import classes, is_classes, is_image
+from embodied.core.spaces import (
+    channels_last,
+    classes,
+    is_channels_first,
+    is_classes,
+    is_image,
+)
 
 f32 = np.float32
 
@@ -54,3 +60,32 @@ def test_number_of_classes():
     )
     assert classes(elements.Space(bool, (2,))).tolist() == [2, 2]
     assert classes(elements.Space(np.int64)) > 2**60
+
+
+@pytest.mark.parametrize(
+    ("space", "found"),
+    [
+        (elements.Space(np.uint8, (4, 84, 84)), True),
+        (elements.Space(np.uint8, (3, 210, 160)), True),
+        (elements.Space(np.uint8, (12, 84, 84)), True),  # four frames of three colours
+        (elements.Space(f32, (1, 8, 8), 0, 1), True),
+        (elements.Space(f32, (4, 84, 84)), False),
+        (elements.Space(np.int32, (4, 84, 84), 0, 256), False),
+        (elements.Space(np.uint8, (4, 7, 84)), False),
+        (elements.Space(np.uint8, (84, 84)), False),
+        (elements.Space(np.uint8, (84, 84, 4)), False),
+        (elements.Space(np.uint8, (64, 64, 64)), False),
+        (elements.Space(np.uint8, (12, 84, 90)), False),
+        (elements.Space(f32, (7, 9, 21), 0, 1), False),  # may be a small map of 21 planes
+    ],
+)
+def test_is_channels_first(space, found):
+    assert is_channels_first(space) == found
+
+
+def test_channels_are_moved_with_their_bounds():
+    low = np.broadcast_to(np.float32([0, -1]).reshape(2, 1, 1), (2, 8, 9))
+    space = channels_last(elements.Space(f32, (2, 8, 9), low, low + 2))
+    assert (space.dtype, space.shape) == (f32, (8, 9, 2))
+    assert space.low[3, 4].tolist() == [0, -1]
+    assert space.high[3, 4].tolist() == [2, 1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dreamerv3 import observations
 from dreamerv3.observations import layout
+from embodied.core.errors import SpaceError
 
 MULTS = (2, 3, 4, 4)
 
@@ -95,3 +96,8 @@ def test_bounds_may_differ_by_channel():
     space = Space(np.float32, (8, 8, 2), 0, np.array([1, 10]))
     image = observations.scale_image(space, np.ones((8, 8, 2), np.float32))
     np.testing.assert_allclose(image[0, 0], [1, 0.1])
+
+
+def test_images_with_channels_first_are_refused():
+    with pytest.raises(SpaceError, match=r"'cam' has shape \(3, 64, 64\).*move them to the end"):
+        observations.split({"cam": Space(np.uint8, (3, 64, 64))})

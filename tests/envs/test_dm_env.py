@@ -123,6 +123,7 @@ def test_nested_specs_become_flat():
     ("spec", "key"),
     [
         (specs.BoundedArray((8, 8, 1), np.uint8, 0, 255), "image"),
+        (specs.BoundedArray((3, 8, 9), np.uint8, 0, 255), "image"),
         (specs.Array((8,), np.float32), "vector"),
         (specs.DiscreteArray(3), "vector"),
     ],
@@ -131,6 +132,28 @@ def test_single_entries_get_a_name(spec, key):
     env = DMEnv(Fake(spec))
     assert shapes(env.obs_space).keys() == {key}
     assert shapes(env.act_space) == {"action": ("int32", ())}
+
+
+def test_channels_move_to_the_end():
+    spec = {
+        "bytes": specs.BoundedArray((3, 8, 9), np.uint8, 0, 255),
+        "floats": specs.BoundedArray((2, 8, 8), np.float64, 0, 1),
+        "numbers": specs.Array((2, 8, 8), np.float32),
+    }
+    inner = Fake(spec)
+    env = DMEnv(inner)
+    assert shapes(env.obs_space) == {
+        "bytes": ("uint8", (8, 9, 3)),
+        "floats": ("float32", (8, 8, 2)),
+        "numbers": ("float32", (2, 8, 8)),
+    }
+    check_env(env)
+    values = {k: np.random.default_rng(0).integers(0, 2, v.shape) for k, v in spec.items()}
+    inner.reset = lambda: dm_env.restart(values)
+    obs = env.step({"reset": np.bool_(True)})
+    assert np.array_equal(obs["bytes"], values["bytes"].transpose(1, 2, 0))
+    assert np.array_equal(obs["floats"], values["floats"].transpose(1, 2, 0))
+    assert np.array_equal(obs["numbers"], values["numbers"])
 
 
 def test_values_arrive_in_the_environment():

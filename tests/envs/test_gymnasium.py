@@ -587,7 +587,7 @@ def test_unsupported_spaces_are_named(space):
     with pytest.raises(SpaceError, match=rf"The observation {found}"):
         Gymnasium(Toy(obs_space=space))
     nested = spaces.Dict({"say": spaces.Tuple([spaces.Discrete(2), space])})
-    with pytest.raises(SpaceError, match=rf"entry 'say_1' of the observation {found}.*ignore"):
+    with pytest.raises(SpaceError, match=rf"'say_1' of the observation {found}.*ignore say_1"):
         Gymnasium(Toy(obs_space=nested))
     with pytest.raises(SpaceError, match=rf"entry 'say_1' of the action {found}"):
         Gymnasium(Toy(act_space=nested))
@@ -601,12 +601,55 @@ def test_keys_can_be_ignored():
     assert "x" in env.obs_space
     assert not {"say_it", "y"} & env.obs_space.keys()
     check_env(env)
-    with pytest.raises(SpaceError, match=r"ignore='z' matches no key of the observation"):
+    with pytest.raises(
+        SpaceError, match=r"--env.custom.ignore 'z' matches no key of the observation"
+    ):
         Gymnasium(Toy(obs_space=_build({"x": 2})), ignore="z")
-    with pytest.raises(SpaceError, match=r"ignore='\(' is no regular expression"):
+    with pytest.raises(SpaceError, match=r"--env.custom.ignore '\(' is no regular expression"):
         Gymnasium(Toy(obs_space=_build({"x": 2})), ignore="(")
     with pytest.raises(SpaceError, match="of which nothing is left"):
         Gymnasium(Toy(obs_space=_build({"x": 2})), ignore=".*")
+
+
+@pytest.mark.parametrize(
+    ("space", "moved"),
+    [
+        (spaces.Box(0, 255, (4, 84, 84), np.uint8), ("uint8", (84, 84, 4))),
+        (spaces.Box(0, 255, (9, 84, 84), np.uint8), ("uint8", (84, 84, 9))),
+        (spaces.Box(-1, 1, (1, 8, 30)), ("float32", (8, 30, 1))),
+        (spaces.Box(-np.inf, np.inf, (4, 84, 84)), None),
+        (spaces.Box(0, 255, (20, 30, 3), np.uint8), None),
+        (spaces.Box(0, 255, (9, 84, 90), np.uint8), None),
+        (spaces.Box(0, 1, (7, 9, 21)), None),
+    ],
+)
+def test_channels_move_to_the_end(space, moved):
+    env = Gymnasium(Toy(obs_space=space))
+    key = "image" if "image" in env.obs_space else "vector"
+    found = env.obs_space[key]
+    assert (found.dtype.name, found.shape) == (moved or (space.dtype.name, space.shape))
+    value = space.sample()
+    flat = FlatSpace(space, key, "observation", ())
+    assert np.array_equal(flat.encode(value)[key], value.transpose(1, 2, 0) if moved else value)
+    batch = np.stack([value, space.sample()])
+    assert flat.encode(batch)[key].shape == (2, *found.shape)
+    check_env(env)
+
+
+def test_images_with_channels_first_keep_their_bounds_and_are_resized():
+    low = np.broadcast_to(np.float32([0, -1]).reshape(2, 1, 1), (2, 20, 30))
+    env = Gymnasium(Toy(obs_space=spaces.Box(low, low + 3)), size=(8, 10))
+    assert env.obs_space["image"].shape == (8, 10, 2)
+    assert env.obs_space["image"].low[0, 0].tolist() == [0, -1]
+    check_env(env)
+
+
+def test_wrong_shapes_of_images_with_channels_first_are_found():
+    toy = Toy(obs_space=spaces.Box(0, 255, (3, 20, 20), np.uint8))
+    env = CheckSpaces(UnifyDtypes(Gymnasium(toy)))
+    toy.observation_space = spaces.Box(0, 255, (20,), np.uint8)
+    with pytest.raises(SpaceError, match=r"'image'.*\(20,\)"):
+        env.step(act(env))
 
 
 class TestOptions:
