@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from .chunksource import Source
 from .codecs import Codec
 from .diskrows import DiskRows, Scratch
 from .errors import ReplayError
+from .obsolete import Obsolete
 from .schema import Schema
 
 _log = logging.getLogger("embodied")
@@ -64,13 +65,10 @@ class ChunkDir:
         self._pool = ThreadPoolExecutor(_THREADS, "replay-writer")
         self._room = threading.Semaphore(_QUEUE)
         self._idle = threading.Condition(lock)
-        self._renaming = threading.Lock()
         self._failed: dict[bytes, Chunk] = {}  # what `put` could not write
         self._failing = False
-        self._obsolete: set[Path] = set()  # files to be removed once no checkpoint needs them
-        self._complete: set[Path] = set()  # files that the newest complete checkpoint needs
-        self._pending: set[Path] = set()  # files that the one being written needs
-        self._frozen: list[Chunk] = []  # chunks that it has written
+        self._obsolete = Obsolete(path, lock)
+        self._frozen: list[Chunk] = []  # chunks of the checkpoint that is being made
         self._begun = 0
         self._writing = False
 
@@ -96,9 +94,7 @@ class ChunkDir:
 
     def discard(self, *paths: Path | None) -> None:
         """Has files of this folder removed once no checkpoint needs them."""
-        own = {path for path in paths if path and path.parent == self.path}
-        needed = own & (self._complete | self._pending)
-        self._obsolete |= needed | _remove(own - needed)
+        self._obsolete.give_up(*paths)
 
     def drop(self, chunk: Chunk) -> None:
         """Discards the files of a chunk that the replay has let go of."""
@@ -118,14 +114,15 @@ class ChunkDir:
           What `write` and `done` take.
         """
         self._thaw()  # what is left of one that failed
-        self._pending = set()
+        needed = []
         for chunk in chunks:
             chunk.frozen = chunk.snapshot(self._context)
             if chunk.frozen is not None or chunk.busy:
                 self._frozen.append(chunk)
-            self._pending.add(self.path / chunk.step_name)
+            needed.append(self.path / chunk.step_name)
             if chunk.version:
-                self._pending.add(self.path / chunk.context_name)
+                needed.append(self.path / chunk.context_name)
+        self._obsolete.begin(needed)
         self._begun += 1
         return self._begun
 
@@ -164,17 +161,7 @@ class ChunkDir:
         with self._lock:
             if begun != self._begun:
                 return
-            self._complete, self._pending = self._pending, set()
-            # Steps come last, so that no other file is ever without them.
-            left = sorted(self._obsolete - self._complete, key=lambda x: "context" not in x.name)
-        for path in left:
-            with self._renaming:
-                with self._lock:  # meanwhile, it may have been written anew
-                    obsolete = path in self._obsolete
-                    self._obsolete.discard(path)
-                again = _remove({path} if obsolete else ())
-            with self._lock:
-                self._obsolete |= again
+        self._obsolete.done()
 
     def wait_for_room(self) -> None:
         """Waits while a checkpoint is being written more slowly than its chunks change."""
@@ -199,7 +186,7 @@ class ChunkDir:
         versions: dict[bytes, Files] = {}
         contexts: dict[bytes, Contexts] = {}
         for path in sorted(self.path.iterdir(), reverse=True):
-            self._complete.add(path)  # that may be: nothing goes before the next checkpoint
+            self._obsolete.need(path)  # for all we know
             if path.is_symlink() or not path.is_file():  # reading it may never end
                 _log.warning("Replay folder: %s is no plain file; it is left alone.", path)
             elif name := ChunkName.parse(path.name):
@@ -334,11 +321,7 @@ class ChunkDir:
                 temporary = chunkfile.write_temporary(path, arrays, tags)
                 members = chunkfile.read_members(temporary, False) if self._recycle else {}
                 written.append((path, temporary, members))
-        with self._lock:
-            self._obsolete -= {path for path, _, _ in written}
-        with self._renaming:  # without the lock, since a busy disk can take seconds
-            for path, temporary, _ in written:
-                os.replace(temporary, path)
+        self._obsolete.rename([(temporary, path) for path, temporary, _ in written])
         with self._lock:
             sources: dict[str, tuple[Path, Member]] = {}
             for path, _, members in written:
@@ -398,15 +381,3 @@ def _rank(name: ChunkName, wanted: Version | None) -> tuple[bool, int, int]:
     if wanted is None:
         return False, -name.length, 0
     return (name.succ, name.length) != wanted[:2], -min(name.length, wanted.length), name.length
-
-
-def _remove(paths: Collection[Path]) -> set[Path]:
-    # Removes files as far as that is possible; returns the others.
-    left = set()
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            _log.warning("Replay folder: %s cannot be removed (%s).", path, error)
-            left.add(path)
-    return left
