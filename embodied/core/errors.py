@@ -13,7 +13,14 @@ class ConfigError(EmbodiedError):
 
 
 class SpaceError(EmbodiedError):
-    """A space that is unsupported, or a value that does not lie in its space."""
+    """A space that is unsupported, or a value that does not lie in its space.
+
+    Attributes:
+      bare: the message without environment and step, for those who name these themselves; empty
+        if it names none.
+    """
+
+    bare = ""
 
 
 class EnvError(EmbodiedError):

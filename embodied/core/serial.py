@@ -94,7 +94,7 @@ class SerialEnvs(BatchedEnv):
         except Exception as error:
             failure = f"{self._name().capitalize()} failed in step {self._steps}"
             if isinstance(error, EmbodiedError):
-                error.args = (f"{failure}: {error}",)
+                error.args = (f"{failure}: {getattr(error, 'bare', '') or error}",)
             else:
                 error.add_note(f"{failure}.")
             raise

@@ -311,6 +311,6 @@ def _end_with_parent() -> None:
 
 def _failure(error: BaseException) -> tuple[str, str]:
     if isinstance(error, EmbodiedError):  # its message says all that the user needs
-        return str(error).removesuffix("."), ""
+        return (getattr(error, "bare", "") or str(error)).removesuffix("."), ""
     cause = traceback.format_exception_only(error)[-1].strip()
     return cause, "".join(traceback.format_exception(error))

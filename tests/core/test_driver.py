@@ -6,9 +6,9 @@ import pytest
 
 from embodied.core.base import BatchedEnv, agent_spaces
 from embodied.core.driver import Driver
-from embodied.core.errors import EnvError, SpaceError
+from embodied.core.errors import EmbodiedError, EnvError, SpaceError
 from embodied.core.random import RandomAgent
-from embodied.core.wrappers import Wrapper
+from embodied.core.wrappers import CheckSpaces, UnifyDtypes, Wrapper
 from embodied.envs.dummy import Dummy
 
 ones = {"act_disc": np.ones(1, np.int32)}
@@ -380,3 +380,41 @@ def test_attributes():
     assert "log/x" not in driver.obs_space
     assert driver.obs_space.keys() == dummy().obs_space.keys()
     assert driver.act_space.keys() == {"reset", "act_disc"}
+
+
+@pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("parallel", [False, True])
+def test_errors_name_environment_and_step_once(parallel):
+    def wide():
+        return CheckSpaces(
+            Faulty(dummy(task="cont"), lambda obs: {**obs, "token": np.zeros(1)}), 1
+        )
+
+    def undeclared():
+        return CheckSpaces(
+            UnifyDtypes(Faulty(dummy(task="cont"), lambda obs: {**obs, "token": 1.5})), 1
+        )
+
+    def together():
+        return CheckSpaces(batch([1, 2]), 1)
+
+    failed = "Worker 1 failed in step {} of {}: " if parallel else "{1} failed in step {0}: "
+    one = failed.format(2, "environment 1" if parallel else "Environment 1")
+    two = failed.format(1, "environments 1 to 2" if parallel else "Environments 1 to 2")
+    for make, start, found in (
+        (wide, one, "The observation 'token' is float64 (1,), expected int32 () within 0..255."),
+        (undeclared, one, "The observation 'token' is float64 (), expected int32 ()."),
+        (together, two, "The action 'act_disc' in environment 2 is the value 9, expected int32 "),
+    ):
+        driver = Driver([partial(dummy, task="cont"), make], parallel, start_method="fork")
+        acts = {
+            k: np.zeros((driver.length, *v.shape), v.dtype) for k, v in driver.act_space.items()
+        }
+        del acts["reset"]
+        acts["act_disc"][2:] = 9
+        with pytest.raises(EmbodiedError) as info:
+            driver.reset(lambda length: ())
+            driver(lambda carry, obs, acts=acts: (carry, acts, {}), steps=20)
+        assert str(info.value).startswith(start + found)
+        driver.close()

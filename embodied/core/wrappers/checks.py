@@ -102,7 +102,10 @@ class CheckSpaces(Wrapper):
         try:
             obs = self.env.step(action)
         except SpaceError as error:
-            raise SpaceError(f"{self._place().capitalize()}: {error}") from error
+            if not error.bare:
+                error.bare, place = str(error), self._place().capitalize()
+                error.args = (f"{place}: {error.bare}",)
+            raise
         self._check(self._obs, obs, "observation", np.arange(starts.size))
         self._steps += 1
         self._over = np.array(obs["is_last"])
@@ -110,9 +113,8 @@ class CheckSpaces(Wrapper):
 
     def _check(self, checks: dict[str, _Check], values: Data, kind: str, rows: Array) -> None:
         if values.keys() != checks.keys():
-            raise SpaceError(
-                f"The {kind} {self._place()} has the keys {sorted(values)}, expected "
-                f"{sorted(checks)}."
+            raise self._error(
+                f"The {kind}", f"has the keys {sorted(values)}, expected {sorted(checks)}."
             )
         for key, check in checks.items():
             if not check.passes(values[key]):
@@ -124,16 +126,23 @@ class CheckSpaces(Wrapper):
         if self._length is None:
             value = value[None]
         elif value.shape[:1] != (self._length,):
-            raise SpaceError(
-                f"The {kind} {key!r} {self._place()} is {value.dtype.name} {value.shape}, "
-                f"expected {self._length} of {describe(space)}."
+            raise self._error(
+                f"The {kind} {key!r}",
+                f"is {value.dtype.name} {value.shape}, expected {self._length} of "
+                f"{describe(space)}.",
             )
         for row in rows:
             if found := fault(space, value[row]):
-                raise SpaceError(
-                    f"The {kind} {key!r} {self._place(row)} is {found}, expected "
-                    f"{describe(space)}."
-                )
+                rest = f"is {found}, expected {describe(space)}."
+                raise self._error(f"The {kind} {key!r}", rest, row)
+
+    def _error(self, what: str, rest: str, row: int | None = None) -> SpaceError:
+        error = SpaceError(f"{what} {self._place(row)} {rest}")
+        where = ""
+        if self._length is not None and row is not None:
+            where = f" in environment {(self._index or 0) + row}"
+        error.bare = f"{what}{where} {rest}"
+        return error
 
     def _place(self, row: int | None = None) -> str:
         at = f"at step {self._steps}"
