@@ -200,9 +200,7 @@ class Checkpoint:
         metric: float | None,
         saved: Sequence[Deferred],
     ) -> None:
-        for deferred in saved:
-            deferred.write()
-        ckptdir.write(folder, parts, metric)
+        ckptdir.write(folder, parts, metric, [deferred.write for deferred in saved])
         for deferred in saved:
             deferred.done()
         ckptdir.clean(self._directory, folder, self._keep, self._keep_best)

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,10 @@ _HEADER_BYTES = 2**24  # most of the JSON in front of the arrays
 
 
 def write(
-    folder: Path, parts: Mapping[str, tuple[Any, Arrays]], metric: float | None = None
+    folder: Path,
+    parts: Mapping[str, tuple[Any, Arrays]],
+    metric: float | None = None,
+    first: Iterable[Callable[[], None]] = (),
 ) -> None:
     """Writes a checkpoint and names it in `latest`; what is there already stays as it is.
 
@@ -41,6 +44,7 @@ def write(
       folder: where; its name is the checkpoint's.
       parts: by name, what `trees.encode` gave.
       metric: how good it is, if that is known.
+      first: what is done before, while the folder is there as an unfinished one.
 
     Raises:
       CheckpointError: if it cannot be written; nothing of it is left then.
@@ -50,13 +54,17 @@ def write(
     partial = folder.with_name(folder.name + PARTIAL)
     try:
         partial.mkdir(parents=True)
+        for work in first:
+            work()
         _write_files(partial, parts, metric)
         # In this order, since whoever finds an older one named would go on from that.
         _write_latest(folder.parent, folder.name)
         partial.rename(folder)
         _sync(folder.parent)
-    except (OSError, SafetensorError) as e:
+    except Exception as e:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, its room is needed
+        if not isinstance(e, (OSError, SafetensorError)):
+            raise
         raise CheckpointError(
             f"The checkpoint {folder} cannot be written ({e}): the folder must be writable and "
             "have room for one more checkpoint; those before are untouched."
