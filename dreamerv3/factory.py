@@ -43,6 +43,11 @@ def make_agent(config: elements.Config) -> embodied.Agent:
         decoded = observations.inputs(obs_space)
         masks = actions.find_masks(config.agent.action_mask, decoded, act_space)
         return RandomAgent(obs_space, act_space, config.seed, masks)
+    return make_learner(config, obs_space, act_space)
+
+
+def make_learner(config: elements.Config, obs_space: Spaces, act_space: Spaces) -> Any:
+    """Makes the agent that learns, for spaces that are known."""
     from .agent import Agent as Model
 
     make: Any = Model  # calling a model gives the agent that hosts it
@@ -88,7 +93,8 @@ def make_env(
       **overrides: options of the suite that replace those in the config.
     """
     options = {**_suite_options(config), **overrides}
-    return wrap_env(envs.make(config.task, index, _seed(config, restarts), **options), index)
+    env = envs.make(config.task, index, _seed(config, restarts), **options)
+    return wrap_env(env, index, config.run.nonfinite == "stop")
 
 
 def make_batch(
@@ -103,20 +109,22 @@ def make_batch(
       restarts: how often their worker was started anew; another number is another seed.
     """
     options, seed = _suite_options(config), _seed(config, restarts)
-    return wrap_env(envs.make_batched(config.task, length, index, seed, **options), index)
+    env = envs.make_batched(config.task, length, index, seed, **options)
+    return wrap_env(env, index, config.run.nonfinite == "stop")
 
 
-def wrap_env(env: Any, index: int) -> Any:
+def wrap_env(env: Any, index: int, finite: bool = True) -> Any:
     """Brings an environment, or a batch of them, into the form that the agent expects.
 
     Args:
       env: an `embodied.Env` or `embodied.BatchedEnv`.
       index: its number in the driver, or that of the first in the batch.
+      finite: whether an observation that is not finite is an error here.
     """
     floats = [k for k, v in env.act_space.items() if v.dtype.kind == "f"]
     for key in floats:
         env = wrappers.NormalizeAction(env, key)
-    env = wrappers.CheckSpaces(wrappers.UnifyDtypes(env), index)
+    env = wrappers.CheckSpaces(wrappers.UnifyDtypes(env), index, finite)
     for key in floats:
         env = wrappers.ClipAction(env, key)
     return env

@@ -16,7 +16,7 @@ import elements
 
 from embodied.core.errors import ConfigError
 
-from .config import flatten, load_configs
+from .config import compose, flatten, load_configs, override
 
 # What a run that has begun leaves behind; before that, a failed start can be mended and repeated.
 _TRACES = ("ckpt", "replay", "metrics.jsonl")
@@ -104,6 +104,23 @@ def open_logdir(config: elements.Config) -> Path:
     except OSError as e:
         raise ConfigError(f"The logdir '{logdir}' cannot be used: {e}.") from e
     return logdir
+
+
+def load_run_config(logdir: Path) -> elements.Config:
+    """Loads a run's config; keys that it lacks have their defaults, unknown ones are named.
+
+    Raises:
+      ConfigError: if the folder holds no run.
+    """
+    file = logdir / "config.yaml"
+    if not file.exists():
+        raise ConfigError(f"There is no run in {logdir}: it should hold a config.yaml.")
+    config = compose()
+    saved = elements.Config.load(file).flat
+    if unknown := sorted(saved.keys() - config.flat.keys()):
+        print(f"Keys of {file} that mean nothing here: {', '.join(unknown)}.")
+    known = {key: value for key, value in saved.items() if key not in unknown}
+    return override(config, {**known, "logdir": str(logdir)})
 
 
 def _check_same(logdir: Path, old: elements.Config, new: elements.Config) -> None:

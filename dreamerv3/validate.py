@@ -25,6 +25,7 @@ _CHOICES = {
     r"script": SCRIPTS,
     r"jax\.platform": ("auto", "cpu", "gpu", "cuda", "rocm", "tpu"),
     r"jax\.compute_dtype": ("auto", "float32", "bfloat16", "float16"),
+    r"(run|jax)\.nonfinite": ("stop", "skip"),
     r"run\.start_method": ("spawn", "fork"),
     r"logger\.outputs": ("terminal", "jsonl", "tensorboard", "scope"),
     r"replay\.priosignal": ("model",),

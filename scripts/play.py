@@ -16,7 +16,7 @@ import elements
 import numpy as np
 
 from dreamerv3 import factory
-from dreamerv3.config import compose, override
+from dreamerv3.logdir import load_run_config
 from embodied import Agent, Env
 from embodied.core.driver import Driver
 from embodied.core.episodes import Episodes
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     if args.out.rpartition(".")[2] not in FORMATS:
         raise ConfigError(f"The video {args.out!r} must end in .{' or .'.join(FORMATS)}.")
-    config = load_config(Path(args.logdir).expanduser())
+    config = load_run_config(Path(args.logdir).expanduser())
     agent = factory.make_agent(config)
     load_agent(config.logdir, agent)
     play(agent, make_env(config), args.out, args.episodes, args.fps)
@@ -46,23 +46,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--episodes", type=int, default=1, help="episodes to play")
     parser.add_argument("--fps", type=float, default=30, help="frames per second")
     return parser.parse_args(argv)
-
-
-def load_config(logdir: Path) -> elements.Config:
-    """Loads a run's config; keys that it lacks have their defaults, unknown ones are named.
-
-    Raises:
-      ConfigError: if the folder holds no run.
-    """
-    file = logdir / "config.yaml"
-    if not file.exists():
-        raise ConfigError(f"There is no run in {logdir}: it should hold a config.yaml.")
-    config = compose()
-    saved = elements.Config.load(file).flat
-    if unknown := sorted(saved.keys() - config.flat.keys()):
-        print(f"Keys of {file} that mean nothing here: {', '.join(unknown)}.")
-    known = {key: value for key, value in saved.items() if key not in unknown}
-    return override(config, {**known, "logdir": str(logdir)})
 
 
 def make_env(config: elements.Config) -> Env:

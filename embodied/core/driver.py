@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from .batch import allocate
 from .errors import EnvError, SpaceError
 from .parallel import ParallelEnvs
 from .serial import MakeEnv, SerialEnvs
+
+log = logging.getLogger(__name__)
 
 Policy = Callable[..., tuple[Any, Data, Data]]
 
@@ -33,12 +36,15 @@ class Driver:
       workers: number of processes that share the constructors; None for one each.
       restarts: how many failed processes are started anew within an hour. The episodes that
         were under way there are abandoned: `is_first` follows without `is_last`.
+      skip_nonfinite: abandon an episode, too, when an observation or reward is not finite, and
+        leave that step out. An episode that begins so is an error all the same.
       **policy_kwargs: handed to every call of the policy, e.g. `mode="eval"`.
 
     Attributes:
       length: the number of environments E.
       obs_space: spaces of the environments' observations, `log/` keys included.
       act_space: spaces of the environments' actions, `reset` included.
+      nonfinite: how many episodes were abandoned since a number was not finite.
 
     Raises:
       EnvError: if the environments' spaces differ.
@@ -55,6 +61,7 @@ class Driver:
         start_method: str = "spawn",
         workers: int | None = None,
         restarts: int = 0,
+        skip_nonfinite: bool = False,
         **policy_kwargs: Any,
     ):
         if not make_env_fns:
@@ -66,6 +73,8 @@ class Driver:
             else SerialEnvs(make_env_fns)
         )
         self._steps = 0
+        self._skip = skip_nonfinite
+        self.nonfinite = 0
         self._constructors = len(make_env_fns)
         self.length = self._envs.length
         self.obs_space = self._envs.obs_space
@@ -149,9 +158,11 @@ class Driver:
     def _step(self, policy: Policy) -> int:
         obs = self._envs.step(self._acts)
         visible = {k: v for k, v in obs.items() if not k.startswith("log/")}
-        self._check_finite(visible)
+        skipped = self._find_nonfinite(visible)
+        if skipped.any():
+            visible = self._blank(visible, skipped)
         self._carry, acts, outs = policy(self._carry, visible, **self._kwargs)
-        last = obs["is_last"]
+        last = obs["is_last"] | skipped
         self._acts = self._check_acts(acts)
         for value in self._acts.values():
             value[last] = 0
@@ -159,20 +170,44 @@ class Driver:
         self._check_outs(outs)
         batch = {**obs, **self._acts, **outs}
         for index, values in enumerate(zip(*batch.values(), strict=True)):
+            if skipped[index]:
+                continue
             tran = dict(zip(batch, values, strict=True))
             for callback in self._callbacks:
                 callback(tran, index)
         self._steps += 1
-        return int(last.sum())
+        return int((last & ~skipped).sum())
 
-    def _check_finite(self, obs: Data) -> None:
+    def _find_nonfinite(self, obs: Data) -> np.ndarray:
+        """Which environments [E] gave numbers that are not finite; raises if they may not."""
+        found = np.zeros(self.length, bool)
         for key, value in obs.items():
-            if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
-                index = int(np.argwhere(~finite)[0, 0])
-                raise SpaceError(
-                    f"The observation {key!r} of environment {index} has at step {self._steps} "
-                    f"the value {value[~finite][0]}, expected finite numbers."
-                )
+            if value.dtype.kind != "f" or np.isfinite(value).all():
+                continue
+            rows = ~np.isfinite(value).reshape(self.length, -1).all(1)
+            fatal = rows & obs["is_first"] if self._skip else rows
+            index = int(np.argmax(fatal if fatal.any() else rows))
+            what = (
+                f"The observation {key!r} of environment {index} has at step {self._steps} the "
+                f"value {value[index][~np.isfinite(value[index])][0]}"
+            )
+            if fatal.any():
+                where = " at the start of an episode" * self._skip
+                raise SpaceError(f"{what}, expected finite numbers{where}.")
+            if not self.nonfinite and not found.any():
+                log.warning("%s: its episode is abandoned, and later ones are counted.", what)
+            found |= rows
+        self.nonfinite += int(found.sum())
+        return found
+
+    @staticmethod
+    def _blank(obs: Data, rows: np.ndarray) -> Data:
+        """Zeros, and the start of an episode, in place of some environments' observations."""
+        obs = {k: v.copy() for k, v in obs.items()}
+        for value in obs.values():
+            value[rows] = 0
+        obs["is_first"][rows] = True
+        return obs
 
     def _check_acts(self, acts: Data) -> Data:
         """A copy of the policy's actions in the dtypes of their spaces."""

@@ -188,6 +188,11 @@ def fetch_async(tree: Any) -> Callable[[], Any]:
     return lambda: jax.tree.map(np.array, tree)
 
 
+def fetch_whole(tree: Any) -> Any:
+    """The tree with whole numpy arrays; with several processes, all of them must call this."""
+    return fetch_async(_whole(tree))()
+
+
 _copy = jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))
 
 
@@ -253,7 +258,7 @@ def ckpt_fn(shardings: dict[str, NamedSharding]) -> tuple[Callable, Callable]:
     """
 
     def gather(params):
-        return fetch_async(_whole(params))()
+        return fetch_whole(params)
 
     def scatter(arrays):
         return device_put(arrays, {k: shardings[k] for k in arrays})

@@ -14,6 +14,8 @@ from . import internal, nets
 f32 = jnp.float32
 i32 = jnp.int32
 
+LEAST_SCALE = 1e-4  # of the loss in float16
+
 
 class Optimizer(nj.Module):
     """Minimises a loss over the parameters of some modules.
@@ -50,7 +52,8 @@ class Optimizer(nj.Module):
         Returns:
           Metrics, `opt/loss`, `opt/updates` (both as of this update), `opt/grad_norm`,
           `opt/grad_rms`, `opt/update_rms`, `opt/param_rms`, `opt/param_count`; for float16 also
-          `opt/grad_scale` and `opt/grad_overflow`. With `has_aux`, a tuple of these and aux.
+          `opt/grad_scale` and `opt/grad_overflow`, after which the norm of the gradients is 0.
+          With `has_aux`, a tuple of these and aux.
         """
         loss, params, grads, aux = self._gradients(lossfn, has_aux, args, kwargs)
         axes = internal.get_data_axes()
@@ -61,7 +64,9 @@ class Optimizer(nj.Module):
         if self.scaling:
             scale = self.grad_scale.read()
             loss, grads = loss / scale, jax.tree.map(lambda x: x / scale, grads)
-            finite = jnp.isfinite(optax.tree.norm(grads))
+            # At the least scale, what is not finite is none of the scale's making.
+            finite = jnp.isfinite(optax.tree.norm(grads)) | (scale <= LEAST_SCALE)
+            grads = nets.where(finite, grads, jax.tree.map(jnp.zeros_like, grads))
             self._adapt_scale(finite)
             metrics["grad_scale"] = scale
             metrics["grad_overflow"] = (~finite).astype(f32)
@@ -124,7 +129,7 @@ class Optimizer(nj.Module):
         grow = finite & ~keep
         self.good_steps.write(jnp.where(keep, self.good_steps.read() + 1, 0))
         factor = jnp.where(grow, 2.0, jnp.where(finite, 1.0, 0.5))
-        self.grad_scale.write(jnp.clip(self.grad_scale.read() * factor, 1e-4, 1e5))
+        self.grad_scale.write(jnp.clip(self.grad_scale.read() * factor, LEAST_SCALE, 1e5))
 
     def _summarize(self):
         """Prints the number of trained parameters by group."""

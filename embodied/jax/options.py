@@ -9,6 +9,7 @@ from typing import Any
 from ..core.errors import ConfigError
 
 PLATFORMS = ("auto", "cpu", "cuda", "gpu", "rocm", "tpu")
+NONFINITE = ("stop", "skip")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 
@@ -34,6 +35,8 @@ class Options:
       prealloc: let JAX reserve most of the GPU memory.
       mock_devices: number of CPU devices to pretend; 0 leaves it to JAX.
       transfer_guard: fail on transfers that nobody asked for, once compiled.
+      nonfinite: what follows an update whose loss or gradients are not finite, which is undone:
+        stop, or skip it and go on.
       deterministic: deterministic GPU operations, which are slower.
       autotune: XLA's GPU autotuning level 0 to 4; -1 leaves it to XLA.
       gpuflags: more XLA flags for GPUs, separated by spaces.
@@ -64,6 +67,7 @@ class Options:
     prealloc: bool = True
     mock_devices: int = 0
     transfer_guard: bool = True
+    nonfinite: str = "stop"
     deterministic: bool = False
     autotune: int = -1
     gpuflags: str = ""
@@ -90,6 +94,7 @@ class Options:
         options = cls(**values)
         options._check_choice("platform", PLATFORMS)
         options._check_choice("compute_dtype", DTYPES)
+        options._check_choice("nonfinite", NONFINITE)
         options._check_flags("gpuflags")
         options._check_flags("tpuflags")
         return options

@@ -86,7 +86,6 @@ def apply(
     *,
     update: bool = False,
     ignore_writes: bool = False,
-    donate: Sequence[int] = (),
     static_argnums: Sequence[int] = (),
     act_partition_rules: Rules = (),
     use_shardmap: bool = False,
@@ -105,7 +104,6 @@ def apply(
       out_specs: a spec, or a tuple of them, for the output.
       update: return the new parameters too, in the buffers of the old ones.
       ignore_writes: drop what `fn` writes to parameters; else, unless `update`, it may not write.
-      donate: numbers of arguments of `fn` whose buffers may be reused.
       static_argnums: numbers of arguments of `fn` that are Python values.
       act_partition_rules: how layers' outputs are split, by the layers' paths.
       use_shardmap: see above.
@@ -142,7 +140,7 @@ def apply(
         call,
         in_shardings=(dict(param_shardings), shard(P()), *map(shard, arg_specs)),
         out_shardings=(dict(param_shardings), outs) if update else outs,
-        donate_argnums=([0] if update else []) + [2 + x for x in donate],
+        donate_argnums=[0] if update else [],
         static_argnums=[2 + x for x in static_argnums],
     )
 

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from ..core import base
 from ..core.base import Data, Spaces
 from ..core.errors import ConfigError, DeviceError, NonFiniteError
-from . import internal, transform
+from . import internal, nonfinite, transform
 from . import params as matching
 from .batches import BatchStream
 from .checks import check_finite, check_obs, check_spaces, finite_rows
@@ -46,7 +46,8 @@ class Wrapper(base.Agent):
     Attributes:
       model: what computes.
       params: parameters on the train mesh, by name.
-      counters: `updates`, `batches` trained on, and `actions`: calls of the training policy.
+      counters: `updates`, updates `skipped` since they were not finite, `batches` that either
+        took, and `actions`: calls of the training policy.
     """
 
     def __init__(
@@ -65,11 +66,18 @@ class Wrapper(base.Agent):
         )
         self._rows = config.batch_size // internal.processes(self.train_mesh)
         internal.check_split("batch_size", self._rows, self.train_mesh, "train")
-        self.counters = {"updates": 0, "batches": 0, "actions": 0}
+        self.counters = {"updates": 0, "skipped": 0, "batches": 0, "actions": 0}
         self._evals = 0  # Calls of the evaluation policy since the last one of the training one.
         self._train_lock = threading.Lock()
         self._policy_lock = threading.Lock()
-        self._waiting: Callable[[], tuple[Data, Data]] = lambda: ({}, {})
+        self._settled: tuple[Data, Data] = ({}, {})  # outputs and metrics nobody has seen
+        self._started: nonfinite.Update | None = None  # whose outcome is not yet known
+        self._incidents = nonfinite.Incidents(
+            options.nonfinite, config.logdir, obs_space, act_space
+        )
+        no = NamedSharding(self.train_mesh, REPLICATED)
+        self._go = internal.device_put(np.array(False), no)
+        self._hold = self._go
         self._compiled: set[str] = set()
         self._profiler = Profiler(config.logdir) if options.profiler else None
         self._create_params()
@@ -117,12 +125,11 @@ class Wrapper(base.Agent):
             model.init_report, *train, (), BATCH, static_argnums=[0]
         )
         self._train = transform.apply(
-            model.train,
+            nonfinite.undoing(model.train),
             *train,
-            (BATCH, BATCH),
-            (BATCH, BATCH, REPLICATED),
+            (REPLICATED, BATCH, BATCH),
+            (REPLICATED, BATCH, BATCH, REPLICATED),
             update=True,
-            donate=[0],
             use_shardmap=options.use_shardmap,
             act_partition_rules=model.act_rules,
         )
@@ -159,8 +166,9 @@ class Wrapper(base.Agent):
             }
             carry = self._init_carry(getattr(self, f"_init_{name}"), self._rows)
             with self._context():
+                more = (self._hold,) if name == "train" else ()
                 compiled = getattr(self, f"_{name}").lower(
-                    self.params, self._put_seed("carry"), carry, data
+                    self.params, self._put_seed("carry"), *more, carry, data
                 )
                 compiled.compile()
 
@@ -259,24 +267,57 @@ class Wrapper(base.Agent):
     def train(self, carry: Any, data: Data) -> tuple[Any, Data, Data]:
         """Starts an update and returns what the previous one gave.
 
-        The carry is the new one and the old one is used up. Outputs and metrics are those of the
-        previous call, whose update has had the time to finish; the first call gives empty ones.
+        Outputs and metrics are those of the previous call, whose update has had the time to
+        finish; the first call gives empty ones. So does an update that was undone, since a loss
+        or gradient was not finite; the metric `skipped` counts these.
+
+        Raises:
+          NonFiniteError: the previous update was undone, and `jax.nonfinite` is stop; or too many
+            in a row were undone.
         """
         data = dict(data)
         seed = data.pop("seed")
         if self._profiler:
             self._profiler.step()
-        key = f"train {data['is_first'].shape}"
         with self._train_lock:
-            with self._context(key):
-                self.params, (carry, outs, metrics) = self._train(self.params, seed, carry, data)
+            new_carry, update = self._start(seed, carry, data)
+            undone, outs, metrics = self._settle()
+            if undone:  # So that this one was held, and could change nothing either.
+                new_carry, update = self._start(seed, carry, data)
+            self._started = update
             self.counters["updates"] += 1
             self.counters["batches"] += 1
-            self._share_params()
-            previous, self._waiting = self._waiting, internal.fetch_async((outs, metrics))
             if self.options.debug:
                 self._check_params()
-        return carry, *previous()
+        return new_carry, outs, metrics
+
+    def _start(self, seed: jax.Array, carry: Any, data: Data) -> tuple[Any, nonfinite.Update]:
+        """Starts an update, which is held if the one before turns out to be undone."""
+        with self._context(f"train {data['is_first'].shape}"):
+            self.params, (self._hold, new_carry, outs, metrics) = self._train(
+                self.params, seed, self._hold, carry, data
+            )
+        self._share_params()
+        fetch = internal.fetch_async((self._hold, outs, metrics))
+        return new_carry, nonfinite.Update(self.counters["batches"], seed, carry, data, fetch)
+
+    def _settle(self) -> tuple[bool, Data, Data]:
+        """Waits for the update that was started last: whether it was undone, and what it gave."""
+        update, self._started = self._started, None
+        if update is None:
+            (outs, metrics), self._settled = self._settled, ({}, {})
+            return False, outs, metrics
+        undone, outs, metrics = update.fetch()
+        if undone:
+            self._hold = self._go
+            self.counters["updates"] -= 1
+            self.counters["skipped"] += 1
+            self._incidents.add(update, metrics, self._fetch_params)
+            outs, metrics = {}, {}
+        else:
+            self._incidents.row = 0
+        metrics["skipped"] = np.array(self.counters["skipped"], np.float32)
+        return bool(undone), outs, metrics
 
     def report(self, carry: Any, data: Data) -> tuple[Any, Data]:
         """Computes metrics and videos on a batch and waits for them."""
@@ -322,17 +363,22 @@ class Wrapper(base.Agent):
 
         With several processes, all of them must call this together.
         """
-        params: Data = {}
         with self._train_lock:
-            for keys, gather, _ in self._groups:
-                params.update(gather({k: self.params[k] for k in keys}))
-            outs, metrics = self._waiting()
+            _, outs, metrics = self._settle()
+            self._settled = outs, metrics
+            params = self._fetch_params()
             counters = dict(self.counters)
         return {
             "params": params,
             "counters": counters,
             "waiting": {"outs": outs, "metrics": metrics},
         }
+
+    def _fetch_params(self) -> Data:
+        params: Data = {}
+        for keys, gather, _ in self._groups:
+            params.update(gather({k: self.params[k] for k in keys}))
+        return params
 
     def load(self, data: Data, regex: str | None = None) -> None:
         """Restores what `save` returned, on any mesh.
@@ -357,7 +403,8 @@ class Wrapper(base.Agent):
             if regex is None:
                 self.counters.update({k: int(v) for k, v in data["counters"].items()})
                 waiting = data.get("waiting", {})
-                self._waiting = lambda: (waiting.get("outs", {}), waiting.get("metrics", {}))
+                self._started, self._hold = None, self._go
+                self._settled = waiting.get("outs", {}), waiting.get("metrics", {})
             self._share_params()
         print(f"Loaded {len(match.matched)} parameters: {matching.count_modules(match.matched)}.")
 

@@ -34,8 +34,8 @@ def make_driver(make_env_fns: Sequence[MakeEnv], args: Any, **policy_kwargs: Any
 
     Args:
       make_env_fns: constructors of all environments.
-      args: `envs`, `envs_per_worker`, `env_timeout`, `env_restarts`, `start_method`; `debug`
-        keeps the environments in this process.
+      args: `envs`, `envs_per_worker`, `env_timeout`, `env_restarts`, `start_method`,
+        `nonfinite`; `debug` keeps the environments in this process.
       **policy_kwargs: handed to every call of the policy.
     """
     # A process of its own makes a single environment slower, but lets it be started anew.
@@ -47,6 +47,7 @@ def make_driver(make_env_fns: Sequence[MakeEnv], args: Any, **policy_kwargs: Any
         args.start_method,
         worker_count(args.envs, args.envs_per_worker),
         args.env_restarts,
+        args.nonfinite == "skip",
         **policy_kwargs,
     )
 
@@ -212,7 +213,8 @@ class Log:
       learn: gives the metrics of the updates, under `train/`.
       episodes: gives the statistics of finished episodes, under `epstats/`.
       replay: gives its figures, under `replay/`.
-      driver: tells how many of its processes were started anew, as `env_restarts`.
+      driver: tells how many of its processes were started anew, as `env_restarts`, and how many
+        episodes were abandoned since they were not finite, as `env_nonfinite`.
       args: `log_every` in seconds, `steps`, `usage`.
     """
 
@@ -249,7 +251,8 @@ class Log:
             self._logger.add(self._learn.metrics.result(), prefix="train")
             self._logger.add(self._episodes.stats(), prefix="epstats")
             self._logger.add(self._replay.stats(), prefix="replay")
-            self._logger.add({"env_restarts": self._driver.restarts})
+            faults = {"restarts": self._driver.restarts, "nonfinite": self._driver.nonfinite}
+            self._logger.add({f"env_{k}": v for k, v in faults.items()})
             self._logger.add(usage, prefix="usage")
             self._logger.add(rates, prefix="fps")
             self._logger.add(timer_stats(), prefix="timer")

@@ -382,6 +382,63 @@ def test_attributes():
     assert driver.act_space.keys() == {"reset", "act_disc"}
 
 
+class Broken(Wrapper):
+    """Numbers that are not finite at some steps since the start of the first episode."""
+
+    def __init__(self, env, reward=(), vector=()):
+        super().__init__(env)
+        self.at = {"reward": reward, "vector": vector}
+        self.steps = -1
+
+    def step(self, action):
+        self.steps += 1
+        obs = self.env.step(action)
+        bad = [k for k, steps in self.at.items() if self.steps in steps]
+        return obs | {k: np.full_like(obs[k], np.nan) for k in bad}
+
+
+def test_episodes_that_are_not_finite_are_abandoned(caplog):
+    seen = []
+
+    def policy(carry, obs):
+        seen.append(obs)
+        return carry, {"act_disc": np.ones(2, np.int32)}, {}
+
+    envs = [partial(dummy, length=4), lambda: Broken(dummy(length=4), reward=[2], vector=[2, 7])]
+    driver = Driver(envs, parallel=False, skip_nonfinite=True)
+    seqs = [[], []]
+    driver.on_step(lambda tran, worker: seqs[worker].append(tran))
+    driver(policy, steps=20)
+    assert driver.nonfinite == 2
+    assert [len(x) for x in seqs] == [10, 8]
+    # Step 2 breaks an episode off; step 7 would have been the last of the next one.
+    assert [int(x["count"]) for x in seqs[1]] == [0, 1, 0, 1, 2, 3, 0, 1]
+    assert [bool(x["is_first"]) for x in seqs[1]] == [x in (0, 2, 6) for x in range(8)]
+    assert not any(x["is_last"] or x["reset"] for x in seqs[1])
+    assert sum(bool(x["is_last"]) for x in seqs[0]) == 2
+    assert all(np.isfinite(x["vector"]).all() and np.isfinite(x["reward"]).all() for x in seen)
+    assert seen[2]["is_first"].tolist() == [False, True]
+    (line,) = [x for x in caplog.messages if "abandoned" in x]
+    assert "of environment 1 has at step 2 the value nan" in line
+
+
+def test_only_abandoned_episodes_do_not_count():
+    envs = [lambda: Broken(dummy(length=2), reward=[2])]
+    driver = Driver(envs, parallel=False, skip_nonfinite=True)
+    seq = []
+    driver.on_step(lambda tran, worker: seq.append(bool(tran["is_last"])))
+    driver(lambda carry, obs: (carry, ones, {}), episodes=1)
+    assert seq == [False, False, False, False, True]
+
+
+def test_an_episode_that_begins_not_finite_cannot_be_skipped():
+    driver = Driver(
+        [dummy, lambda: Broken(dummy(), reward=[0])], parallel=False, skip_nonfinite=True
+    )
+    with pytest.raises(SpaceError, match=r"'reward' of environment 1 .* at the start of an ep"):
+        driver(lambda carry, obs: (carry, ones, {}), steps=1)
+
+
 @pytest.mark.filterwarnings("ignore:.*os.fork.*:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("parallel", [False, True])

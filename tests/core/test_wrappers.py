@@ -393,6 +393,16 @@ def test_unify_dtypes_finds_values_too_large_for_float32():
     assert step(wrappers.UnifyDtypes(inner))["x"] == f32(-1e30)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_check_spaces_can_leave_alone_what_is_not_finite(value):
+    inner = Recorder({}, {"x": elements.Space(f32, (2,), 1, 3)}, {"x": np.array([value, 2], f32)})
+    env = wrappers.CheckSpaces(inner, finite=False)
+    np.testing.assert_equal(step(env)["x"], inner.obs["x"])
+    inner.obs["x"][1] = 4
+    with pytest.raises(SpaceError, match=r"'x' at step 1 is the value 4\.0, expected"):
+        step(env)
+
+
 @given(st.floats(-1e3, 1e3), st.floats(0.1, 1e3))
 def test_unified_bounds_of_actions_lie_within(low, span):
     inner = Recorder({"a": elements.Space(np.float64, (), low, low + span)})

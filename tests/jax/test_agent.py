@@ -190,7 +190,7 @@ class TestPolicy:
         toy.run_updates(agent, 30)
         thread.join()
         assert not failed
-        assert agent.counters == {"updates": 30, "batches": 30, "actions": 60}
+        assert agent.counters == {"updates": 30, "skipped": 0, "batches": 30, "actions": 60}
 
     def test_modes(self, agent):
         with pytest.raises(ConfigError, match=r"not 'explore'"):
@@ -403,7 +403,7 @@ class TestCheckpoint:
         assert found == expected
         assert len(found) == 3  # The metrics that were on their way are not lost.
         assert equal(second.params, first.params)
-        assert second.counters == {"updates": 6, "batches": 6, "actions": 1}
+        assert second.counters == {"updates": 6, "skipped": 0, "batches": 6, "actions": 1}
         assert equal(act(second, acting)[1], acts)
 
     def test_is_not_touched_by_what_follows(self):

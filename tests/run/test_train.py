@@ -84,6 +84,7 @@ class Run:
             "save_steps": 0, "keep": 1, "keep_best": 0,
             "stop_score": float("inf"),
             "envs_per_worker": 1, "env_timeout": 300.0, "env_restarts": 0, "start_method": "spawn",
+            "nonfinite": "stop",
             "episode_timeout": 180.0, "from_checkpoint": "", "from_checkpoint_regex": ".*",
             "usage.psutil": True, "usage.nvsmi": True, "debug": True,
         }).update(changes)  # fmt: skip

@@ -75,9 +75,10 @@ class CheckSpaces(Wrapper):
     Args:
       env: the environment to wrap.
       index: its number in the driver, or of the first in a batch, for errors; or None.
+      finite: whether observations must be; else NaN and infinity are left to who comes next.
     """
 
-    def __init__(self, env: Env | BatchedEnv, index: int | None = None):
+    def __init__(self, env: Env | BatchedEnv, index: int | None = None, finite: bool = True):
         super().__init__(env)
         if both := env.obs_space.keys() & env.act_space.keys():
             raise SpaceError(f"The key {min(both)!r} is both an observation and an action.")
@@ -86,6 +87,7 @@ class CheckSpaces(Wrapper):
         self._obs = {k: _Check(v, shape) for k, v in env.obs_space.items()}
         self._act = {k: _Check(v, shape) for k, v in env.act_space.items()}
         self._index = index
+        self._finite = finite
         self._steps = 0
         self._over = np.ones(shape, bool)
 
@@ -131,6 +133,10 @@ class CheckSpaces(Wrapper):
                 f"is {value.dtype.name} {value.shape}, expected {self._length} of "
                 f"{describe(space)}.",
             )
+        if not self._finite and kind == "observation" and value.dtype.kind == "f":
+            low, _ = bounds(space)
+            inside = np.maximum(low, np.finfo(low.dtype).min).astype(value.dtype)
+            value = np.where(np.isfinite(value), value, inside)
         for row in rows:
             if found := fault(space, value[row]):
                 rest = f"is {found}, expected {describe(space)}."
