@@ -4,7 +4,8 @@ python scripts/check_embodied_contracts.py --factory my_package.my_module:make_e
 python scripts/check_embodied_contracts.py --task dmc_walker_walk --mode driver --parallel-envs 4
 
 Every violation is one line: key, environment, step, what is expected and what was found. The exit
-status is 0 if there is none, 1 if there are some, and 2 if the arguments are wrong.
+status is 0 if there is none, 1 if there are some, and 2 if the arguments are wrong. The mode env
+also finds observations and actions that the agent, in its default config, does not take.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dreamerv3 import actions, observations
 from embodied import envs
 from embodied.core.base import Data, Spaces, agent_spaces
 from embodied.core.driver import Driver
@@ -57,15 +59,31 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--task", help="suite_name, for example dmc_walker_walk")
     parser.add_argument("--mode", choices=(*MODES, "all"), default="all")
     parser.add_argument("--kwargs", default="{}", help="options of either, as a JSON object")
+    parser.add_argument(
+        "--ignore",
+        metavar="REGEX",
+        default="",
+        help="keys to leave out, as by --env.custom.ignore or --env.gymnasium.ignore",
+    )
     parser.add_argument("--parallel-envs", type=_positive, default=2, help="environments")
     parser.add_argument("--steps", type=_positive, default=200, help="steps of each environment")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--action-mask",
+        metavar="KEY",
+        default="",
+        help="observation that tells legal discrete actions; {action}: the action's name",
+    )
     parser.add_argument(
         "--deterministic", action="store_true", help="equal seeds have to give equal episodes"
     )
     args = parser.parse_args(argv)
     args.task = args.task or f"custom_{args.factory}"
     args.options = parse_options(args.kwargs)
+    if envs.section(args.task) == "custom":
+        args.options = {"kwargs": args.kwargs}  # the factory's own, whatever their names
+    if args.ignore:
+        args.options["ignore"] = args.ignore
     return args
 
 
@@ -91,13 +109,54 @@ def check(args: argparse.Namespace, modes: Sequence[str]) -> list[tuple[str, lis
 
 
 def check_env(args: argparse.Namespace) -> list[str]:
-    """Checks one environment, or one batch, in this process."""
+    """Checks one environment, or one batch, in this process, and whether an agent takes it."""
     make = makers(args)[0]
-    env = make()
+    again = make if args.deterministic else None
+    env, report = make(), Report()
+    if not getattr(env, "resets_alone", True):
+        print(
+            f"Note: resets in the middle of episodes were skipped, since {args.task} cannot begin "
+            "an episode in one environment while others go on."
+        )
     try:
-        return find_violations(env, args.steps, args.seed, make if args.deterministic else None)
+        masks = check_agent(args, report, env)
+        return [*find_violations(env, args.steps, args.seed, again, masks), *report.lines]
     finally:
         env.close()
+
+
+def check_agent(args: argparse.Namespace, report: Report, env: Any) -> dict[str, str]:
+    """Checks whether an agent takes the spaces, and returns the masks of the actions."""
+    try:
+        obs_space, act_space = agent_spaces((env.obs_space, env.act_space))
+        sizes = [space.dtype.itemsize for space in (obs_space | act_space).values()]
+    except Exception:  # which are not even spaces, as is said elsewhere
+        return {}
+    if not all(sizes):  # nor do texts make spaces
+        return {}
+    inputs = observations.inputs(obs_space)
+    for key, expected, check_spaces in (
+        ("obs_space", "an observation", partial(observations.select, inputs, ".*", "")),
+        ("obs_space", "ranks up to 3", partial(observations.split, inputs)),
+        ("obs_space", "names that are free", partial(observations.check_names, inputs)),
+        ("act_space", "actions for a policy", partial(actions.check, act_space)),
+    ):
+        try:
+            check_spaces()
+        except EmbodiedError as error:
+            report.add(key, expected, in_words(error))
+    return find_masks(args, report, obs_space, act_space)
+
+
+def find_masks(
+    args: argparse.Namespace, report: Report, obs_space: Spaces, act_space: Spaces
+) -> dict[str, str]:
+    """The masks of the actions that have one."""
+    try:
+        return actions.find_masks(args.action_mask, observations.inputs(obs_space), act_space)
+    except EmbodiedError as error:
+        report.add("action_mask", "the mask of an action", in_words(error))
+        return {}
 
 
 def run_driver(
@@ -114,7 +173,8 @@ def run_driver(
     except EmbodiedError as error:
         report.add("driver", "environments in worker processes", in_words(error))
         return episodes, {}, {}
-    agent = RandomAgent(*agent_spaces((driver.obs_space, driver.act_space)), args.seed)
+    spaces = agent_spaces((driver.obs_space, driver.act_space))
+    agent = RandomAgent(*spaces, args.seed, find_masks(args, report, *spaces))
     driver.on_step(lambda tran, index: episodes[index].append(tran))
     driver.reset(agent.init_policy)
     try:

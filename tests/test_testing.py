@@ -383,3 +383,45 @@ def test_batches_have_to_start_each_episode_by_itself():
 
     lines = find_violations(Together())
     assert any("'is_first' in environment" in x and "false within" in x for x in lines)
+
+
+@pytest.mark.parametrize(
+    ("masks", "line"),
+    [
+        ({"jump": "image"}, "'jump': expected an action that has a mask, found none."),
+        ({"act_disc": "maks"}, "'maks': expected a mask of the action 'act_disc', found none."),
+        ({"act_disc": "token"}, "'token': expected a mask of the action 'act_disc', int32 () wit"),
+    ],
+)
+def test_masks_that_do_not_fit_are_named(masks, line):
+    (found,) = find_violations(dummy(), masks=masks)
+    assert found.startswith(line)
+
+
+@pytest.mark.parametrize("mask", [{}, {"mask": np.zeros(4, bool)}, {"mask": "no"}])
+def test_masks_that_are_broken_are_named(mask):
+    env = Changed(lambda obs: {**obs, **mask}, {"mask": elements.Space(bool, (5,))})
+    (line,) = find_violations(env, masks={"act_disc": "mask"})
+    assert line.startswith("'mask' at step 0: expected ")
+
+
+def test_batches_that_reset_together_are_not_asked_for_more():
+    class Together(Batch):
+        resets_alone = False
+
+        def __init__(self):
+            super().__init__()
+            self.resets = []
+            self.over = np.ones(3, bool)
+
+        def step(self, action):
+            self.resets.append((action["reset"] & ~self.over).tolist())
+            obs = super().step(action)
+            self.over = obs["is_last"]
+            return obs
+
+    check_env(env := Together())
+    assert [True] * 3 in env.resets
+    Together.resets_alone = True
+    check_env(env := Together())
+    assert any(0 < sum(x) < 3 for x in env.resets)

@@ -77,6 +77,9 @@ class BatchedEnv:
     values have a leading axis: every action is an array [E, ...], and so is every observation.
     Each environment resets when its own entry of `reset` is true, or after its own `is_last`.
 
+    One that can begin an episode in the middle of another only in all environments at once has an
+    attribute `resets_alone` that is False, so that checks leave out what no driver does.
+
     Attributes:
       length: the number of environments E.
     """

@@ -470,8 +470,8 @@ def test_errors_name_environment_and_step_once(parallel):
         }
         del acts["reset"]
         acts["act_disc"][2:] = 9
+        driver.reset(lambda length: ())
         with pytest.raises(EmbodiedError) as info:
-            driver.reset(lambda length: ())
             driver(lambda carry, obs, acts=acts: (carry, acts, {}), steps=20)
         assert str(info.value).startswith(start + found)
         driver.close()

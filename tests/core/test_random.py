@@ -56,3 +56,23 @@ def test_it_is_a_whole_agent():
     carry, outs, metrics = agent.train(agent.init_train(2), next(agent.stream(batches)))
     assert (outs, metrics) == ({}, {})
     assert agent.report(carry, {}) == (carry, {})
+
+
+def test_masked_actions_are_drawn_among_what_is_allowed():
+    space = elements.Space(np.int32, (2,), [3, 3], [6, 7])  # three and four classes
+    agent = RandomAgent({}, {"move": space, "flag": elements.Space(bool)}, 0, {"move": "mask"})
+    mask = np.zeros((3000, 2, 4), bool)
+    mask[:1000, :, [0, 2]] = True
+    mask[1000:2000, :, 3] = True  # which the first entry does not have, so that it is free
+    obs = {"is_first": np.zeros(3000, bool), "mask": mask}
+    move = agent.policy((), obs)[1]["move"]
+    assert (move.dtype, move.shape) == (np.int32, (3000, 2))
+    for rows, allowed in (
+        (move[:1000], [[3, 5], [3, 5]]),
+        (move[1000:2000], [[3, 4, 5], [6]]),
+        (move[2000:], [[3, 4, 5], [3, 4, 5, 6]]),
+    ):
+        for entry, values in zip(rows.T, allowed, strict=True):
+            found, counts = np.unique(entry, return_counts=True)
+            assert found.tolist() == values
+            np.testing.assert_allclose(counts, 1000 / len(values), rtol=0.2)

@@ -99,6 +99,50 @@ class NoFlag(Wrapper):
         obs = self.env.step(action)
         return {k: v for k, v in obs.items() if k != "is_terminal"}
 
+class Odd(Wrapper):
+    """Observes one more key, or nothing at all."""
+    def __init__(self, key="", rank=0):
+        super().__init__(good())
+        self.key, self.rank = key, rank
+    @property
+    def obs_space(self):
+        spaces = {k: v for k, v in self.env.obs_space.items() if v.dtype == bool or k == "reward"}
+        if self.key:
+            spaces[self.key] = elements.Space(np.float32, (2,) * self.rank)
+        return spaces
+    def step(self, action):
+        obs = self.env.step(action)
+        obs[self.key] = np.zeros((2,) * self.rank, np.float32)
+        return {k: obs[k] for k in self.obs_space}
+
+class Many(Wrapper):
+    """Takes one more action."""
+    def __init__(self):
+        super().__init__(good())
+    @property
+    def act_space(self):
+        return {**self.env.act_space, "many": elements.Space(np.int32, (), 0, 2000)}
+    def step(self, action):
+        return self.env.step({k: v for k, v in action.items() if k != "many"})
+
+class Masked(Wrapper):
+    """Allows one class at a time and refuses all others."""
+    def __init__(self):
+        super().__init__(Dummy("disc", (4, 4), 4))
+        self.mask = np.zeros(5, bool)
+    @property
+    def obs_space(self):
+        return {**self.env.obs_space, "mask_act_disc": elements.Space(bool, 5)}
+    def step(self, action):
+        obs = self.env.step(action)
+        if not obs["is_first"] and not self.mask[action["act_disc"]]:
+            raise ValueError("This action is illegal.")
+        self.mask = np.arange(5) == (int(obs["count"]) * 2 + 1) % 5
+        return {**obs, "mask_act_disc": self.mask}
+
+def together(envs):
+    return gymnasium.make_vec("CartPole-v1", envs, "vector_entry_point")
+
 def unbuildable():
     raise OSError("no game here")
 '''
@@ -166,6 +210,65 @@ def test_faults_of_environments(name, line, capsys):
     status, lines = run(capsys, "--mode", "env", "--factory", f"my_envs:{name}")
     assert status == 1
     assert any(x.startswith(line) for x in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ('{"key": "x"}', ""),
+        (
+            "{}",
+            "env: 'obs_space': expected an observation, found The environment has no observation "
+            "for the agent to encode.",
+        ),
+        (
+            '{"key": "x", "rank": 4}',
+            "env: 'obs_space': expected ranks up to 3, found The observation 'x' has shape "
+            "(2, 2, 2, 2), but only ranks up to 3 can be encoded: reshape it in the environment.",
+        ),
+        *(
+            (
+                f'{{"key": "{key}"}}',
+                f"env: 'obs_space': expected names that are free, found The observation '{key}' "
+                "has the name of a loss: rename it in the environment.",
+            )
+            for key in ("rep", "value", "rec")
+        ),
+    ],
+)
+def test_what_an_agent_refuses(options, line, capsys):
+    args = ("--mode", "env", "--factory", "my_envs:Odd", "--kwargs", options)
+    status, lines = run(capsys, *args)
+    assert status == bool(line)
+    assert lines == [line or "custom_my_envs:Odd keeps the contracts of: env."]
+
+
+def test_actions_that_an_agent_refuses(capsys):
+    status, lines = run(capsys, "--mode", "env", "--factory", "my_envs:Many")
+    assert (status, len(lines)) == (1, 1)
+    assert "'act_space': expected actions for a policy, found The action 'many' is " in lines[0]
+
+
+@pytest.mark.parametrize("mask", ["mask_act_disc", "mask_{action}"])
+def test_action_masks(mask, capsys):
+    args = ("--factory", "my_envs:Masked", "--steps", "60")
+    assert run(capsys, *args, "--action-mask", mask)[0] == 0
+    status, lines = run(capsys, *args)
+    assert status == 1
+    assert "found ValueError: This action is illegal." in lines[0]
+
+
+def test_action_masks_that_do_not_exist(capsys):
+    args = ("--mode", "env", "--factory", "my_envs:good", "--action-mask", "maks")
+    status, lines = run(capsys, *args)
+    assert (status, len(lines)) == (1, 1)
+    assert lines[0].startswith("env: 'action_mask': expected the mask of an action, found agent.")
+
+
+def test_environments_that_only_reset_together(capsys):
+    status, lines = run(capsys, "--factory", "my_envs:together", "--steps", "60")
+    assert (status, len(lines)) == (0, 2), lines
+    assert lines[0].startswith("Note: resets in the middle of episodes were skipped, since custom")
 
 
 def test_chance_is_found_on_demand(capsys):
