@@ -15,6 +15,7 @@ from dreamerv3.config import compose
 from embodied.core.driver import Driver
 from embodied.core.errors import ConfigError, MissingPackageError, SpaceError
 from embodied.core.random import RandomAgent
+from embodied.envs.dummy import Dummy
 
 
 def config(tmp_path, **flags):
@@ -139,6 +140,34 @@ def test_random_agent_sees_what_an_agent_sees(tmp_path):
     assert isinstance(agent, RandomAgent)
     assert set(agent.act_space) == {"act_disc", "act_cont"}
     assert not any(key.startswith("log/") for key in agent.obs_space)
+
+
+class Masked(Dummy):
+    """Allows the class that follows from the count."""
+
+    def __init__(self):
+        super().__init__("disc", (4, 4), 9)
+
+    @property
+    def obs_space(self):
+        return {**super().obs_space, "mask": elements.Space(bool, 5)}
+
+    def step(self, action):
+        obs = super().step(action)
+        return {**obs, "mask": np.arange(5) == int(obs["count"]) % 5}
+
+
+def test_random_agent_obeys_action_masks(tmp_path, monkeypatch):
+    monkeypatch.setattr(factory, "make_env", lambda config, index: Masked())
+    agent = factory.make_agent(config(tmp_path, agent__action_mask="mask"))
+    driver = Driver([Masked], parallel=False)
+    trans = []
+    driver.on_step(lambda tran, worker: trans.append(tran))
+    driver.reset(agent.init_policy)
+    driver(agent.policy, steps=40)
+    assert all(x["is_last"] or x["act_disc"] == x["count"] % 5 for x in trans)
+    with pytest.raises(ConfigError, match="agent.action_mask is 'maks'"):
+        factory.make_agent(config(tmp_path, agent__action_mask="maks"))
 
 
 @pytest.mark.parametrize(("fraction", "signal"), [(0.0, ""), (0.5, "model")])
