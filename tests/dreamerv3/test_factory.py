@@ -166,7 +166,7 @@ def test_random_agent_obeys_action_masks(tmp_path, monkeypatch):
     driver.reset(agent.init_policy)
     driver(agent.policy, steps=40)
     assert all(x["is_last"] or x["act_disc"] == x["count"] % 5 for x in trans)
-    with pytest.raises(ConfigError, match="agent.action_mask is 'maks'"):
+    with pytest.raises(ConfigError, match="action_mask is 'maks'"):
         factory.make_agent(config(tmp_path, agent__action_mask="maks"))
 
 
