@@ -136,11 +136,12 @@ def measure(preset: str, task: str, seconds: float, frames: str | None) -> dict[
 
 def _save_frame(config: Any, obs: dict[str, Any], path: Path) -> None:
     """Writes the observed image or, where none is observed, a rendered frame of a second env."""
+    from embodied import envs
     from embodied.core.video import encode_png
 
     image = _image(obs)
-    suite = config.task.split("_")[0]
-    if image is None and "render" in config.env.get(suite, {}):
+    options = config.env.get(envs.section(config.task), {})
+    if image is None and "render" in options:
         image = _rendered(config)
     if image is None:
         return

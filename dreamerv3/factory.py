@@ -279,8 +279,7 @@ def make_logger(config: elements.Config) -> Any:
 
 
 def _suite_options(config: elements.Config) -> dict[str, Any]:
-    suite = config.task.split("_")[0]
-    return dict(config.env.get({"gym": "gymnasium"}.get(suite, suite), {}))
+    return dict(config.env.get(envs.section(config.task), {}))
 
 
 def _seed(config: elements.Config, restarts: int) -> int:

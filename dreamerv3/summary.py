@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import elements
 
+from embodied import envs
+
 from .observations import Layout, layout
 from .validate import notes, problems
 
@@ -141,7 +143,7 @@ def _doubts(config: elements.Config) -> Iterator[str]:
 
 def _layout(config: elements.Config, net: elements.Config) -> Layout:
     # Suites without a setting, or with 0, leave the size to the environment: show the usual one.
-    suite = config.env.get(config.task.partition("_")[0], {})
+    suite = config.env.get(envs.section(config.task), {})
     height, width = (side or 64 for side in suite.get("size", (64, 64)))
     return layout((height, width), tuple(net.mults), net.outer)
 

@@ -102,7 +102,7 @@ def _range_problems(key: str, value: object) -> Iterator[str]:
 
 
 def _task_problems(config: elements.Config) -> Iterator[str]:
-    suite, _, name = config.task.partition("_")
+    suite, name = envs.parse_task(config.task)
     if suite not in envs.suites() or not name:
         tasks = [f"{suite}_NAME" for suite in envs.suites()]
         yield (
@@ -112,7 +112,7 @@ def _task_problems(config: elements.Config) -> Iterator[str]:
         return
     try:
         envs.is_batched(config.task)  # imports a factory of the user's, which may not exist
-        if suite == "custom":
+        if envs.section(config.task) == "custom":
             parse_options(config.env.custom.kwargs)
     except EnvError as error:
         yield str(error)

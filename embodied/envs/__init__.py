@@ -6,7 +6,8 @@ Other distributions add suites by entry points of the group `embodied.envs`:
     mysuite = "my_package.envs:make"
 
 Then `make("mysuite_level1", seed=3)` calls `make("level1", seed=...)` of that module; see
-`custom.Factory` for what it may take and return. A suite of ours goes before one of that name.
+`custom.Factory` for what it may take and return. Of several suites whose names a task begins with
+the longest counts, and a suite of ours goes before one of the same name.
 """
 
 from __future__ import annotations
@@ -50,6 +51,22 @@ _SUITES = {
 def suites() -> list[str]:
     """The names of all suites, ours and other distributions', whether or not they can be used."""
     return sorted({*_SUITES, "custom", *_plugins()})
+
+
+def parse_task(task: str) -> tuple[str, str]:
+    """Splits a task into suite and name; the suite is the longest that it begins with.
+
+    Where there is no such suite, it is what comes before the first underscore.
+    """
+    found = [x for x in suites() if f"{task}_".startswith(f"{x}_")]
+    suite = max(found, key=len, default=task.partition("_")[0])
+    return suite, task[len(suite) + 1 :]
+
+
+def section(task: str) -> str:
+    """The section of the config's `env` for a task: other distributions' suites use `custom`."""
+    suite, _ = parse_task(task)
+    return {"gym": "gymnasium"}.get(suite, suite) if suite in _SUITES else "custom"
 
 
 def make(task: str, index: int = 0, seed: int = 0, **kwargs: Any) -> Env:
@@ -136,16 +153,15 @@ def _find(task: str) -> Factory:
     """What makes a task's environments."""
     from .custom import Factory, load, load_plugin
 
-    suite, _, name = task.partition("_")
-    plugins = {} if suite in _SUITES or suite == "custom" else _plugins()
-    if suite not in {*_SUITES, "custom", *plugins}:
+    suite, name = parse_task(task)
+    if suite not in suites():
         raise unknown("suite", suite, suites())
     if not name:
         raise EnvError(f"The task {task!r} names no environment: write {suite}_NAME.")
     if suite == "custom":
         return load(name)
-    if suite in plugins:
-        return load_plugin(plugins[suite], name)
+    if suite not in _SUITES:
+        return load_plugin(_plugins()[suite], name)
     module, constructor = _SUITES[suite].split(":")
     adapter = getattr(importlib.import_module(f"{__name__}.{module}"), constructor)
     return Factory(adapter, suite, (name,), guard=False)

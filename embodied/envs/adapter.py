@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.base import Data, Spaces
 from ..core.errors import EnvError, MissingPackageError
+from ..core.spaces import LEAST_IMAGE_SIDE
 
 
 def flag_spaces() -> Spaces:
@@ -35,15 +36,43 @@ def flags(
     }
 
 
-def image_size(size: tuple[int, int]) -> tuple[int, int]:
+def image_size(size: tuple[int, int], least: int = LEAST_IMAGE_SIDE) -> tuple[int, int]:
     """The height and width that an option asks for.
 
+    Args:
+      size: the value of the option.
+      least: smallest height and width; what is smaller than its default is no image to the agent.
+
     Raises:
-      EnvError: if they are no two positive numbers.
+      EnvError: if they are no two numbers of at least that.
     """
-    if len(size) != 2 or min(size) < 1:
-        raise EnvError(f"The size {size} is not a height and a width: both must be at least 1.")
+    if len(size) != 2 or min(size) < least:
+        raise EnvError(
+            f"The size {size} is not a height and a width: both must be at least {least}."
+        )
     return size[0], size[1]
+
+
+def check_options(repeat: int, length: int, size: tuple[int, int]) -> None:
+    """Checks the options of environments of any origin.
+
+    Args:
+      repeat: how many times every action is taken.
+      length: steps after which episodes are cut off; 0 for no such limit.
+      size: height and width that images are resized to; zeros for as they are.
+
+    Raises:
+      EnvError: with the first that is wrong.
+    """
+    if repeat < 1:
+        raise EnvError(f"The action repeat is {repeat}, but must be at least 1.")
+    if length < 0:
+        raise EnvError(f"The time limit is {length} steps: use 0 for the environment's own.")
+    if len(size) != 2 or (any(size) and min(size) < LEAST_IMAGE_SIDE):
+        raise EnvError(
+            f"The size {list(size)} is no height and width: use two numbers of at least "
+            f"{LEAST_IMAGE_SIDE}, or [0, 0] for images as they are."
+        )
 
 
 def require(module: str, suite: str, install: str) -> ModuleType:

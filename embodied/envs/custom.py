@@ -4,7 +4,8 @@ The factory is called with those of the keywords `seed` (of 32 bits), `index` (o
 in its driver), `envs` or `num_envs` (how many environments to make at once) and `render` that it
 names among its parameters, and with the options that the user gives. It returns an
 `embodied.Env`, an environment of Gymnasium or a `dm_env.Environment`; if it has the parameter
-`envs` or `num_envs`, an `embodied.BatchedEnv` or a `gymnasium.vector.VectorEnv`.
+`envs` or `num_envs`, an `embodied.BatchedEnv` or a `gymnasium.vector.VectorEnv`. What it returns
+is changed as `Changes` say.
 """
 
 from __future__ import annotations
@@ -18,16 +19,43 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..core.base import BatchedEnv, Data, Env, Spaces
 from ..core.errors import EmbodiedError, EnvError
+from ..core.wrappers import ActionRepeat, ResizeImage, TimeLimit
+from .adapter import check_options
 
 _BATCH = ("envs", "num_envs")
 _KINDS = "an embodied.Env, a gymnasium.Env or a dm_env.Environment"
 _BATCHED_KINDS = "an embodied.BatchedEnv or a gymnasium.vector.VectorEnv"
+
+
+class Changes(NamedTuple):
+    """What is changed about an environment: the options of `env.custom`, without `kwargs`.
+
+    Attributes:
+      render: add rendered frames as `log/image`: only for Gymnasium's environments. Others have
+        to observe that by themselves.
+      repeat: how many times every action is taken: not for batches.
+      length: steps of the environment after which episodes are cut off, or 0: not for batches.
+      size: height and width that images are resized to, or zeros: not for batches.
+      ignore: regular expression of the observation keys to leave out: only for Gymnasium's
+        environments and vector environments.
+      bounds: False lets floats leave their bounds: only for the same.
+    """
+
+    render: bool = False
+    repeat: int = 1
+    length: int = 0
+    size: tuple[int, int] = (0, 0)
+    ignore: str = ""
+    bounds: bool = True
+
+
+_UNCHANGED = Changes()
 
 
 class Factory:
@@ -75,16 +103,19 @@ class Factory:
           envs: how many to make, if it makes batches.
           render: whether to add rendered frames as `log/image`.
           kwargs: more options, as a JSON object.
-          **options: for the function.
+          **options: for the function, but for the names of `Changes`.
 
         Raises:
-          EnvError: if the function does not take the options, raises, or returns anything else.
+          EnvError: if the function does not take the options, raises, or returns anything else,
+            or if what it returns cannot be changed.
         """
         offers = {"seed": seed, "index": index, "render": render, **dict.fromkeys(_BATCH, envs)}
         takes = self._signature.parameters
         named = {k: v for k, v in offers.items() if k in takes}
         if not self._guard:
             return self._function(*self._args, **{"seed": seed, **named, **options})
+        fields = {k: options.pop(k) for k in Changes._fields if k in options}
+        changes = Changes(render, **fields)
         options = {**named, **options, **parse_options(kwargs)}
         try:
             self._signature.bind(*self._args, **options)
@@ -99,7 +130,7 @@ class Factory:
             raise
         except Exception as error:
             _fail(f"{self._title} raised", error)
-        env = adapt(env, self._title, seed, render)
+        env = adapt(env, self._title, seed, changes)
         if isinstance(env, BatchedEnv) != self.batched:
             self._refuse(env)
         if isinstance(env, BatchedEnv) and env.length != envs:
@@ -166,34 +197,44 @@ def load_plugin(point: EntryPoint, name: str) -> Factory:
     return Factory(function, f"The suite {point.name!r}", (name,))
 
 
-def adapt(env: Any, title: str, seed: int = 0, render: bool = False) -> Env | BatchedEnv:
+def adapt(env: Any, title: str, seed: int = 0, changes: Changes = _UNCHANGED) -> Env | BatchedEnv:
     """Makes an environment of ours of one of any kind that we know.
 
     Args:
       env: the environment, or a batch of them.
       title: of what made it, for errors.
       seed: of environments that are seeded when they are reset.
-      render: whether to add rendered frames as `log/image`, if Gymnasium made it.
+      changes: what to change about it.
 
     Raises:
-      EnvError: if it is of another kind.
+      EnvError: if it is of another kind, or cannot be changed like that.
     """
+    check_options(changes.repeat, changes.length, changes.size)
     if isinstance(env, Env | BatchedEnv):
-        return env
+        able = {"render"} if "log/image" in env.obs_space else set()
+        if isinstance(env, BatchedEnv):
+            _check_changes(changes, able, f"{title} returned an embodied.BatchedEnv")
+            return env
+        able |= {"repeat", "length", "size"}
+        _check_changes(changes, able, f"{title} returned an embodied.Env")
+        return _changed(env, changes)
     # Whoever has made such an environment has imported its package.
     gymnasium, dm_env = sys.modules.get("gymnasium"), sys.modules.get("dm_env")
     if gymnasium and isinstance(env, gymnasium.vector.VectorEnv):
         from .gymnasium_vector import GymnasiumVector
 
-        return GymnasiumVector(env, seed)
+        _check_changes(changes, {"ignore", "bounds"}, f"{title} returned a VectorEnv")
+        return GymnasiumVector(env, seed, changes.ignore, changes.bounds)
     if gymnasium and isinstance(env, gymnasium.Env):
         from .gymnasium import Gymnasium
 
-        return Gymnasium(env, seed=seed, render=render)
+        return Gymnasium(env, seed=seed, **changes._asdict())
     if dm_env and isinstance(env, dm_env.Environment):
         from .dm_env import DMEnv
 
-        return DMEnv(env)
+        able = {"repeat", "length", "size"}
+        _check_changes(changes, able, f"{title} returned a dm_env.Environment")
+        return _changed(DMEnv(env), changes)
     raise EnvError(f"{title} returned {_wrong(env)}.")
 
 
@@ -236,6 +277,29 @@ class Single(Env):
     def close(self) -> None:
         """Closes the environment."""
         self._env.close()
+
+
+def _check_changes(changes: Changes, able: set[str], found: str) -> None:
+    """Refuses the changes that an environment of a kind is not able to take.
+
+    Raises:
+      EnvError: with the first of them.
+    """
+    for name, value in changes._asdict().items():
+        if name in able or value == getattr(_UNCHANGED, name):
+            continue
+        how = "do that in the environment itself"
+        if name == "render":
+            how = "observe frames as 'log/image' in an embodied.Env, or return a gymnasium.Env"
+        raise EnvError(f"{found}, to which --env.custom.{name} cannot be applied: {how}.")
+
+
+def _changed(env: Env, changes: Changes) -> Env:
+    if changes.length:
+        env = TimeLimit(env, changes.length)
+    if changes.repeat > 1:
+        env = ActionRepeat(env, changes.repeat)
+    return ResizeImage(env, changes.size) if any(changes.size) else env
 
 
 def _import(name: str) -> Any:

@@ -35,7 +35,7 @@ class Dummy(Env):
         if task not in ("disc", "cont"):
             raise unknown("task of the suite 'dummy'", task, ("disc", "cont"))
         self._task = task
-        self._size = image_size(size)
+        self._size = image_size(size, least=1)
         self._length = length
         self._rng = np.random.default_rng(seed)
         self._start = self._rng.bit_generator.state  # when the episode began

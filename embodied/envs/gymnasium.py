@@ -13,7 +13,7 @@ from ..core.errors import EnvError, MissingPackageError, SpaceError
 from ..core.spaces import is_image
 from ..core.wrappers.observations import resize_image, resized_space
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import check_options, flag_spaces, flags, require
 from .gymspaces import OWN_OBS, FlatSpace
 from .mujoco_gl import graphics
 
@@ -60,7 +60,7 @@ class Gymnasium(Env):
         bounds: bool = True,
         **kwargs: Any,
     ):
-        _check_options(repeat, length, size)
+        check_options(repeat, length, size)
         section = "gymnasium" if isinstance(env, str) else "custom"  # where the config has options
         if isinstance(env, str):
             limit = {"max_episode_steps": length} if length else {}
@@ -187,18 +187,6 @@ class Gymnasium(Env):
                 "it with render_mode='rgb_array'."
             )
         return frame
-
-
-def _check_options(repeat: int, length: int, size: tuple[int, int]) -> None:
-    if repeat < 1:
-        raise EnvError(f"The action repeat is {repeat}, but must be at least 1.")
-    if length < 0:
-        raise EnvError(f"The time limit is {length} steps: use 0 for the environment's own.")
-    if len(size) != 2 or min(size) < 0 or (any(size) and not all(size)):
-        raise EnvError(
-            f"The size {list(size)} is no height and width: use two positive numbers, or [0, 0] "
-            "for images as they are."
-        )
 
 
 def _limited(env: Any, length: int) -> Any:

@@ -39,13 +39,15 @@ class GymnasiumVector(BatchedEnv):
     Args:
       env: the vector environment.
       seed: given to the first reset; the environment of number i gets the seed plus i.
+      ignore: regular expression of the observation keys to leave out, such as those of texts.
+      bounds: whether floats outside their bounds are errors; without, float vectors have none.
 
     Raises:
       EnvError: if it is of an unknown kind whose mode is SAME_STEP.
       SpaceError: if one of its spaces is not supported.
     """
 
-    def __init__(self, env: Any, seed: int = 0):
+    def __init__(self, env: Any, seed: int = 0, ignore: str = "", bounds: bool = True):
         from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
         self._env = env
@@ -65,7 +67,9 @@ class GymnasiumVector(BatchedEnv):
             "vector",
             "observation",
             OWN_OBS,
-            bounds=not _of_gymnasium(env.get_attr("spec")[0] if own else env.spec),
+            ignore,
+            bounds and not _of_gymnasium(env.get_attr("spec")[0] if own else env.spec),
+            "custom",
         )
         self._act = FlatSpace(env.single_action_space, "action", "action", ("reset",))
         if shared := self._obs.spaces.keys() & self._act.spaces.keys():

@@ -30,8 +30,11 @@ class LocoNav(Env):
         by an underscore.
       repeat: how many times every action is taken; the rewards are summed.
       size: height and width of `image`.
+      image: whether to observe the rendered `image`.
       camera: which camera renders, -1 for the one on the robot or 0 for the one above.
       seed: any number of 32 bits.
+      render: whether to render `log/image` if there is no `image`. Nothing is rendered and no
+        graphics library loaded if neither is wanted.
 
     Raises:
       EnvError: if the task or camera does not exist, the size is not positive, or the machine
@@ -44,21 +47,29 @@ class LocoNav(Env):
         task: str,
         repeat: int = 1,
         size: tuple[int, int] = (64, 64),
+        image: bool = True,
         camera: int = -1,
         seed: int = 0,
+        render: bool = False,
     ):
-        maze = mujoco_gl.load(f"{__package__}.loconav_maze", "loconav", _INSTALL, render=True)
+        self._image_key = "image" if image else "log/image" if render else None
+        module = f"{__package__}.loconav_maze"
+        maze = mujoco_gl.load(module, "loconav", _INSTALL, render=bool(self._image_key))
         walker, layout = _parse(task, maze)
         self._simulation = maze.make(walker, layout, seed)
         self._camera = self._simulation.task.camera if camera < 0 else camera
         self._size = image_size(size)
         self._env = ActionRepeat(DMEnv(self._simulation), repeat)
-        self._render()  # a machine that cannot render says so now
+        if self._image_key:
+            self._render()  # a machine that cannot render says so now
 
     @property
     def obs_space(self) -> Spaces:
-        """The robot's joints and sensors, `image`, reward and flags."""
-        return {**self._env.obs_space, "image": elements.Space(np.uint8, (*self._size, 3))}
+        """The robot's joints and sensors, images if wanted, reward and flags."""
+        spaces = dict(self._env.obs_space)
+        if self._image_key:
+            spaces[self._image_key] = elements.Space(np.uint8, (*self._size, 3))
+        return spaces
 
     @property
     def act_space(self) -> Spaces:
@@ -68,7 +79,7 @@ class LocoNav(Env):
     def step(self, action: Data) -> Data:
         """Steps the simulation up to `repeat` times, or resets it; see `Env.step`."""
         obs = self._env.step(action)
-        return {**obs, "image": self._render()}
+        return {**obs, self._image_key: self._render()} if self._image_key else obs
 
     def close(self) -> None:
         """Frees the simulation."""

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import embodied.envs
+from dreamerv3.config import compose
+from dreamerv3.factory import make_env
 from embodied.core.base import BatchedEnv
 from embodied.core.driver import Driver
-from embodied.core.errors import EnvError
+from embodied.core.errors import EnvError, SpaceError
 from embodied.envs.custom import Single, adapt
 from embodied.envs.dummy import Dummy
 from embodied.testing import check_env
@@ -91,6 +93,34 @@ def duck():
 
 def raises():
     raise ValueError("no such level.")
+
+class Frames(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict({
+        "cam": gymnasium.spaces.Box(0, 255, (16, 20, 3), np.uint8),
+        "far": gymnasium.spaces.Box(-1, 1, (2,)),
+        "say": gymnasium.spaces.Text(3),
+    })
+    action_space = gymnasium.spaces.Discrete(2)
+    render_mode = None
+    def reset(self, seed=None, options=None):
+        return {**self.observation_space.sample(), "far": np.float32([2, 2])}, {}
+    def step(self, action):
+        return self.reset()[0], 1.0, False, False, {}
+
+def frames():
+    return Frames()
+
+def vector_of_frames(num_envs):
+    return gymnasium.vector.SyncVectorEnv([Frames] * num_envs)
+
+def pictures():
+    return Dummy("disc", (16, 20), 9)
+
+def shows(render):
+    class Shows(Dummy):
+        obs_space = property(lambda self: {**super().obs_space, "log/image": Dummy.space})
+    Dummy.space = Dummy("disc", (16, 20)).obs_space["image"]
+    return Shows("disc", (16, 20), 9)
 
 def batch_of_two(envs):
     return Batch(2)
@@ -174,6 +204,86 @@ def test_a_batch_of_one_is_a_single_environment():
     obs = [env.step(action) for _ in range(3)]
     assert [x["reward"] for x in obs] == [0, 1, 1]
     assert obs[0]["image"].shape == (4, 4, 3)
+
+
+def steps(env, count):
+    action = {k: np.zeros(v.shape, v.dtype) for k, v in env.act_space.items()}
+    return [env.step(action) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", ["frames", "pictures"])
+def test_images_are_resized_actions_repeated_and_episodes_cut_off(name):
+    ignore = {"ignore": "say", "bounds": False} if name == "frames" else {}
+    env = make(name, size=(8, 12), repeat=2, length=5, **ignore)
+    key = "cam" if name == "frames" else "image"
+    assert env.obs_space[key].shape == (8, 12, 3)
+    obs = steps(env, 4)
+    assert obs[0][key].shape == (8, 12, 3)
+    assert [bool(x["is_last"]) for x in obs] == [False, False, False, True]
+    assert not obs[3]["is_terminal"]
+    if name == "frames":
+        assert [float(x["reward"]) for x in obs] == [0, 2, 2, 1]
+    check_env(env, steps=20)
+
+
+def test_actions_of_dm_env_are_repeated():
+    env = make("dm", repeat=3, length=4)
+    obs = steps(env, 2)
+    assert (obs[1]["reward"], obs[1]["is_last"]) == (1, True)  # it ends after one step
+    check_env(env, steps=20)
+
+
+def test_keys_and_bounds_of_gymnasium_can_be_left_out():
+    with pytest.raises(SpaceError, match=r"or leave it out by --env\.custom\.ignore say"):
+        make("frames")
+    env = make("frames", ignore="say")
+    assert env.obs_space["far"].high.max() == 1
+    for name in ("frames", "vector_of_frames"):
+        env = make(name, ignore="say", bounds=False)
+        assert "say" not in env.obs_space
+        assert np.isinf(env.obs_space["far"].high).all()
+        env.close()
+
+
+def test_options_of_the_same_name_reach_the_factory():
+    make("own", length=4, kwargs='{"length": 7}')
+    assert sys.modules["my_package.envs"].calls[-1][2] == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("own", {"render": True}, "an embodied.Env, to which --env.custom.render cannot be"),
+        ("own", {"render": True}, "observe frames as 'log/image' in an embodied.Env, or return"),
+        ("dm", {"render": True}, "returned a dm_env.Environment, to which --env.custom.render"),
+        ("vector", {"render": True}, "returned a VectorEnv, to which --env.custom.render cannot"),
+        ("Batch", {"render": True}, "an embodied.BatchedEnv, to which --env.custom.render"),
+        ("own", {"ignore": "x"}, "--env.custom.ignore cannot be applied: do that in the env"),
+        ("dm", {"bounds": False}, "--env.custom.bounds cannot be applied"),
+        ("vector", {"repeat": 2}, "--env.custom.repeat cannot be applied"),
+        ("vector", {"length": 2}, "--env.custom.length cannot be applied"),
+        ("Batch", {"size": (8, 8)}, "--env.custom.size cannot be applied"),
+        ("own", {"repeat": 0}, "action repeat is 0"),
+        ("own", {"length": -1}, "time limit is -1"),
+        ("own", {"size": (8, 7)}, r"size [8, 7] is no height and width"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_refused(name, options, text):
+    with pytest.raises(EnvError) as info:
+        make(name, **options)
+    assert text in str(info.value)
+
+
+def test_environments_that_render_themselves_may_be_asked_to():
+    assert "log/image" in make("shows", render=True).obs_space
+
+
+def test_the_config_has_the_options():
+    flags = {"custom": {"size": [8, 12], "repeat": 2, "ignore": "say", "bounds": False}}
+    config = compose(["debug"]).update(task="custom_my_package.envs:frames", env=flags)
+    env = make_env(config, 0)
+    assert env.obs_space["cam"].shape == (8, 12, 3)
+    env.close()
 
 
 FACTORY = "The factory 'my_package.envs:{}' "
@@ -290,6 +400,8 @@ def distribution(tmp_path):
     (info / "entry_points.txt").write_text(
         "[embodied.envs]\n"
         "mysuite = my_dist.envs:make\n"
+        "my_suite = my_dist.envs:make\n"
+        "my_suite_two = my_dist.envs:make_two\n"
         "broken = my_dist.nowhere:make\n"
         "dummy = my_dist.nowhere:make\n"
     )
@@ -302,6 +414,8 @@ def distribution(tmp_path):
         "def make(name, seed):\n"
         "    if name == 'nothing': return None\n"
         "    return Dummy(name, (4, 4), 5, seed)\n"
+        "def make_two(name, seed, length=9):\n"
+        "    return Dummy(name, (16, 16), length, seed)\n"
     )
     return site
 
@@ -333,6 +447,36 @@ def test_other_distributions_bring_suites(distribution, tmp_path):
     ]
     assert len(lines) == len(starts)
     assert all(x.startswith(y) for x, y in zip(lines, starts, strict=True)), lines
+
+
+def test_names_of_suites_may_hold_underscores_and_share_beginnings(distribution, tmp_path):
+    code = """
+    from dreamerv3.config import compose
+    from dreamerv3.factory import make_env
+    from dreamerv3.validate import problems
+    from embodied import envs
+
+    assert envs.parse_task("my_suite_disc") == ("my_suite", "disc")
+    assert envs.parse_task("my_suite_two_disc") == ("my_suite_two", "disc")
+    assert envs.parse_task("my_suite_twodisc") == ("my_suite", "twodisc")
+    assert envs.parse_task("my_suite") == ("my_suite", "")
+    assert envs.parse_task("your_suite_disc") == ("your", "suite_disc")
+    assert envs.parse_task("gym_CartPole-v1") == ("gym", "CartPole-v1")
+    sections = [envs.section(x + "_a") for x in ("gym", "dmc", "custom", "my_suite", "mysuite")]
+    assert sections == ["gymnasium", "dmc", "custom", "custom", "custom"]
+    assert envs.make("my_suite_disc").obs_space["image"].shape == (4, 4, 3)
+
+    options = {"custom": {"size": (8, 9), "kwargs": '{"length": 3}'}}
+    config = compose(["debug"]).update(task="my_suite_two_disc", env=options)
+    assert not list(problems(config))
+    env = make_env(config, 0)
+    assert env.obs_space["image"].shape == (8, 9, 3)
+    print(*problems(config.update({"task": "my_suite"})), sep="|")
+    print(*problems(config.update({"env.custom.kwargs": "[3]"})), sep="|")
+    """
+    lines = fresh(code, tmp_path, distribution).splitlines()
+    assert lines[0].startswith("The task 'my_suite' is not one of a known suite: ")
+    assert lines[1].startswith("The options '[3]' must be a JSON object")
 
 
 def test_a_task_of_ones_own_trains(package):

@@ -695,6 +695,7 @@ class TestOptions:
             ({"length": -1}, "time limit is -1"),
             ({"size": (0, 64)}, r"size \[0, 64\] is no height and width"),
             ({"size": (64,)}, r"size \[64\] is no height and width"),
+            ({"size": (64, 7)}, r"use two numbers of at least 8, or \[0, 0\]"),
         ],
     )
     def test_wrong_options_are_told(self, options, message):

@@ -1,4 +1,7 @@
+import os
+import subprocess
 import sys
+import textwrap
 from unittest import mock
 
 import numpy as np
@@ -142,6 +145,34 @@ def test_cameras():
     assert not np.array_equal(inside.step(act(inside))["image"], above.step(act(above))["image"])
     with pytest.raises(EnvError, match="camera 99 cannot render"):
         LocoNav("ant_maze_s", camera=99)
+
+
+@pytest.mark.parametrize(("render", "keys"), [(False, set()), (True, {"log/image"})])
+def test_nothing_is_rendered_that_nobody_asked_for(render, keys):
+    env = LocoNav("ant_empty", image=False, render=render, size=(16, 24))
+    assert {"image", "log/image"} & env.obs_space.keys() == keys
+    with mock.patch.object(LocoNav, "_render", side_effect=env._render) as frames:
+        check_env(env, steps=5)
+    assert bool(frames.call_count) == render
+
+
+def test_without_frames_no_graphics_are_needed():
+    code = """
+    from embodied.envs.loconav import LocoNav
+    import numpy as np
+    env = LocoNav("ant_empty", image=False)
+    env.step({"reset": np.bool_(True)})
+    from dm_control import _render
+    print(_render.BACKEND)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={k: v for k, v in os.environ.items() if k != "MUJOCO_GL"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout == "off\n", done.stderr
 
 
 def test_unknown_tasks_get_the_nearest():
