@@ -142,15 +142,13 @@ class Agent(embodied.jax.Agent):
         """Makes one update on `data` [B, T + replay_context, ...].
 
         Returns:
-          Carry, outputs (`replay`: fresh entries by step id, and priorities; `finite`: whether
-          the loss and its gradients are) and metrics.
+          Carry, outputs (`replay`: fresh entries by step id, and priorities) and metrics.
         """
         carry, obs, prevact, stepid = self._split_context(carry, data)
         metrics, (carry, entries, outputs, more) = self.opt(
             self.loss, carry, obs, prevact, training=True, has_aux=True
         )
         self.slowval.update()
-        finite = jnp.isfinite(metrics["opt/loss"]) & jnp.isfinite(metrics["opt/grad_norm"])
         metrics.update(more)
         replay = {"stepid": stepid}
         if self.config.replay_context:
@@ -158,8 +156,7 @@ class Agent(embodied.jax.Agent):
         if self.config.priosignal:
             replay["priority"] = outputs["priority"]
         carry = (*carry, {k: data[k][:, -1] for k in self.act_space})
-        outs = {"finite": finite, **({"replay": replay} if len(replay) > 1 else {})}
-        return carry, outs, metrics
+        return carry, ({"replay": replay} if len(replay) > 1 else {}), metrics
 
     def report(self, carry: Tree, data: Arrays) -> tuple[Tree, Arrays]:
         """The losses on held-out data, open-loop videos and, by config, gradient norms."""

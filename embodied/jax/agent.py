@@ -88,9 +88,9 @@ class Agent:
         """Makes one update on a batch [B, T, ...].
 
         Returns:
-          The carry; outputs [B, ...], of which `replay` goes to the replay; metrics. If there
-          is an output `finite`, a bool scalar, and it is false, then nothing changes: not the
-          parameters, nor the carry, nor the replay.
+          The carry; outputs [B, ...], of which `replay` goes to the replay; metrics. If one
+          called `loss` or `grad_norm`, below any prefix, is not finite, then nothing changes: not
+          the parameters, nor the carry, nor the replay.
         """
         raise NotImplementedError
 

@@ -21,6 +21,7 @@ from . import internal, nets
 
 log = logging.getLogger(__name__)
 
+DECISIVE = ("loss", "grad_norm")  # metrics, below any prefix
 MOST_IN_A_ROW = 100  # skipped updates, after which something must be wrong for good
 
 
@@ -100,7 +101,7 @@ class Incidents:
 def undoing(train: Callable) -> Callable:
     """Makes a model's `train` change nothing where something is not finite.
 
-    That is where batch or carry are not, or where its output `finite` is false.
+    That is its batch, its carry, or one of its metrics `loss` and `grad_norm`.
 
     What is chosen between is the state before and after, by one boolean that is known before the
     parameters change, so that the compiler can still update them in place.
@@ -118,8 +119,8 @@ def undoing(train: Callable) -> Callable:
         context = nj.context()
         before = dict(context)
         after, outs, metrics = train(carry, data)
-        outs = dict(outs)
-        undone = ~(outs.pop("finite", True) & _all_finite((carry, data)))
+        decisive = [v for k, v in metrics.items() if k.split("/")[-1] in DECISIVE]
+        undone = ~_all_finite((carry, data, decisive))
         if axes := internal.get_data_axes():
             undone = jax.lax.pmax(undone.astype(jnp.int32), axes) > 0
         same = undone | hold

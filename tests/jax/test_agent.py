@@ -248,6 +248,19 @@ class TestTrain:
             losses.append(toy.run_updates(agent, 3)[0])
         np.testing.assert_allclose(*losses, rtol=1e-5)
 
+    @pytest.mark.parametrize("shardmap", [False, True])
+    def test_an_update_that_is_not_finite_is_undone(self, shardmap, tmp_path):
+        config = toy.make_config(nonfinite="skip", use_shardmap=shardmap)
+        agent = toy.Toy(toy.OBS_SPACE, toy.ACT_SPACE, config.update(logdir=str(tmp_path)))
+        _, carry, _ = toy.run_updates(agent, 1)
+        before, hidden = agent.save()["params"], agent.save_carry(carry)
+        bad = next(toy.Source())
+        bad["move"][2, 1] = np.inf
+        carry, _, _ = agent.train(carry, next(agent.stream(iter([bad]))))
+        assert equal(agent.save()["params"], before)
+        assert equal(agent.save_carry(carry), hidden)
+        assert agent.counters == {"updates": 1, "skipped": 1, "batches": 2, "actions": 0}
+
     @pytest.mark.parametrize("guard", [True, False])
     def test_transfers_that_nobody_asked_for(self, guard):
         agent = toy.make_agent(transfer_guard=guard)
