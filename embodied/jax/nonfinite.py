@@ -103,8 +103,8 @@ def undoing(train: Callable) -> Callable:
 
     That is its batch, its carry, or one of its metrics `loss` and `grad_norm`.
 
-    What is chosen between is the state before and after, by one boolean that is known before the
-    parameters change, so that the compiler can still update them in place.
+    The state before or after is chosen on the device, by one boolean; this takes room for
+    another copy of what changes, at most.
 
     Args:
       train: see `embodied.jax.Agent`.
