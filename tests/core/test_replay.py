@@ -40,7 +40,8 @@ def sequences(replay):
     if not len(replay):
         return []
     addresses = table.items(np.arange(table.first, table.stop))
-    data = table.gather(addresses, replay._schema)
+    with replay._lock:
+        data = table.gather(addresses, replay._schema)
     assert (data["worker"] == data["worker"][:, :1]).all()
     return [[int(w[0]), s.tolist()] for w, s in zip(data["worker"], data["step"], strict=True)]
 

@@ -186,7 +186,9 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "replay") or not len(self.replay):
             return
         table = self.replay._table
-        data = table.gather(table.items(np.arange(table.first, table.stop)), self.replay._schema)
+        addresses = table.items(np.arange(table.first, table.stop))
+        with self.replay._lock:
+            data = table.gather(addresses, self.replay._schema)
         values = [[context(self.ctx[step][-1]) for step in steps] for _, steps in self.items]
         for key in context(0):
             wanted = np.array([[value[key] for value in row] for row in values])

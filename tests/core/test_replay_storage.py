@@ -36,7 +36,8 @@ def fill(replay, start, stop, worker=0):
 
 def contexts(replay):
     table = replay._table
-    data = table.gather(table.items(np.arange(table.first, table.stop)), replay._schema)
+    with replay._lock:
+        data = table.gather(table.items(np.arange(table.first, table.stop)), replay._schema)
     return {
         int(s): d[0] for s, d in zip(data["step"].flat, data["deter"].reshape(-1, 8), strict=True)
     }
