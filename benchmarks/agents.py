@@ -7,14 +7,10 @@ from typing import Any
 import elements
 import numpy as np
 
+from embodied.envs.adapter import flag_spaces
+
 Space = elements.Space
 
-_FLAGS = {
-    "reward": Space(np.float32),
-    "is_first": Space(bool),
-    "is_last": Space(bool),
-    "is_terminal": Space(bool),
-}
 # The spaces of dm_control's walker.
 INPUTS = {
     "vector": {
@@ -43,7 +39,7 @@ def make_agent(presets: list[str], inputs: str, flags: dict[str, Any]) -> Any:
     shared = {key: config[key] for key in (*keys, "replay_context")}
     make: Any = Model  # calling a model gives the agent that hosts it
     return make(
-        {**INPUTS[inputs], **_FLAGS},
+        {**INPUTS[inputs], **flag_spaces()},
         ACTIONS,
         elements.Config(**config.agent, **shared, priosignal=""),
     )

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 
@@ -72,14 +71,6 @@ def serve(facts: Mapping[str, Any], make_round: Callable[[], Mapping[str, float]
     print(json.dumps(facts), flush=True)
     for _ in sys.stdin:
         print(json.dumps(make_round()), flush=True)
-
-
-def peak_memory() -> float:
-    """The greatest resident memory of this process so far, in GB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024 / 1e9
-    raise AssertionError("Linux tells this.")
 
 
 def _answer(child: subprocess.Popen, name: str) -> dict[str, Any]:

@@ -47,6 +47,14 @@ def matrix_peak(size: int = 2048, seconds: float = 2.0) -> float:
     return round(2 * size**3 / least / 1e9, 1)
 
 
+def memory_gb(field: str) -> float:
+    """Memory of this process in GB: `VmRSS` is resident now, `VmHWM` was the most so far."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / 1e9
+    raise RuntimeError("This system does not say how much memory a process has.")
+
+
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -21,7 +21,7 @@ from embodied.core.codecs import BFloat16, Codec, OneHot
 from embodied.core.replay import Replay
 from embodied.core.schema import Schema
 
-from .machine import describe
+from .machine import describe, memory_gb
 
 SIZES = {"size12m": (2048, 32, 16), "size200m": (8192, 32, 64)}  # deter, stoch, classes
 
@@ -61,7 +61,7 @@ def step_bytes(size: str) -> dict[str, float]:
 def push(steps: int, max_gb: float, workers: int, disk: bool) -> dict[str, Any]:
     """Adds the steps; the level is what is resident after twice the steps that reach the limit."""
     ring = make_steps("size12m", 256)
-    base, trace, full_at = resident(), [], None
+    base, trace, full_at = resident_gib(), [], None
     with tempfile.TemporaryDirectory() as folder:
         replay = Replay(
             length=65,
@@ -79,7 +79,7 @@ def push(steps: int, max_gb: float, workers: int, disk: bool) -> dict[str, Any]:
             if number % max(1, steps // 100) == 0:
                 stats = replay.stats()
                 held = stats["ram_gb"] + stats.get("disk_gb", 0)
-                trace.append([number, round(resident() - base, 4), round(held, 4)])
+                trace.append([number, round(resident_gib() - base, 4), round(held, 4)])
             if full_at is None and replay._table.first:
                 full_at = number
         seconds = time.perf_counter() - start
@@ -122,12 +122,9 @@ def codecs_of(size: str) -> dict[str, Codec]:
     return {"dyn/deter": BFloat16(), "dyn/stoch": OneHot(SIZES[size][2])}
 
 
-def resident() -> float:
-    """GiB of memory that the process has now."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 2**20
-    raise RuntimeError("This system does not say how much memory a process has.")
+def resident_gib() -> float:
+    """Memory that the process has now."""
+    return memory_gb("VmRSS") * 1e9 / 2**30
 
 
 if __name__ == "__main__":

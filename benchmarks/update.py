@@ -17,8 +17,8 @@ import tempfile
 import time
 from typing import Any
 
-from .interleave import compare, peak_memory, serve
-from .machine import describe, matrix_peak
+from .interleave import compare, serve
+from .machine import describe, matrix_peak, memory_gb
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def child(args: Any) -> None:
             return {
                 "update_ms": time_ms,
                 "trained_steps_per_second": 1e3 * steps / time_ms,
-                "peak_memory_gb": peak_memory(),
+                "peak_memory_gb": memory_gb("VmHWM"),
             }
 
         serve({**facts, **cost}, make_round)

@@ -75,6 +75,11 @@ def check_options(repeat: int, length: int, size: tuple[int, int]) -> None:
         )
 
 
+def class_actions(count: int) -> Spaces:
+    """The space of an `action` that is one of `count` classes, and that of `reset`."""
+    return {"action": elements.Space(np.int32, (), 0, count), "reset": elements.Space(bool)}
+
+
 def require(module: str, suite: str, install: str) -> ModuleType:
     """Imports a module of a suite's package.
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import class_actions, flag_spaces, flags, require
 from .images import make_resize
 
 _LIVES = ("unused", "discount", "reset")
@@ -107,10 +107,7 @@ class Atari(Env):
     @property
     def act_space(self) -> Spaces:
         """One of the joystick's actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, len(self._actions)),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(len(self._actions))
 
     def step(self, action: Data) -> Data:
         """Holds the action for `repeat` frames, or starts an episode; see `Env.step`."""

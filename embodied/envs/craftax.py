@@ -15,7 +15,7 @@ import numpy as np
 from ..core.base import Array, BatchedEnv, Data, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, require
+from .adapter import class_actions, flag_spaces, require
 
 _INSTALL = "'dreamerv3[craftax]'"
 _TASKS = {
@@ -86,10 +86,7 @@ class Craftax(BatchedEnv):
     @property
     def act_space(self) -> Spaces:
         """One of the game's actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, self._actions),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(self._actions)
 
     def step(self, action: Data) -> Data:
         """Steps or resets every world; see `BatchedEnv.step`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.base import Data, Env, Spaces
 from . import unknown
-from .adapter import flag_spaces, flags, image_size, require
+from .adapter import class_actions, flag_spaces, flags, image_size, require
 
 _PREFIX = "log/achievement_"
 
@@ -64,10 +64,7 @@ class Crafter(Env):
     @property
     def act_space(self) -> Spaces:
         """One of 17 actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, self._actions),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(self._actions)
 
     def step(self, action: Data) -> Data:
         """Takes the action or starts an episode; see `Env.step`."""

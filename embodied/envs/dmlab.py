@@ -16,7 +16,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, image_size, require
+from .adapter import class_actions, flag_spaces, flags, image_size, require
 
 _INSTALL = (
     "deepmind_lab-1.0-py3-none-any.whl  # built as python/pip_package/README.md in "
@@ -129,10 +129,7 @@ class DMLab(Env):
     @property
     def act_space(self) -> Spaces:
         """One of 15 actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, len(self._actions)),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(len(self._actions))
 
     def step(self, action: Data) -> Data:
         """Holds the action for `repeat` frames, or starts an episode; see `Env.step`."""

@@ -14,7 +14,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, image_size
+from .adapter import class_actions, flag_spaces, flags, image_size
 from .minecraft_spec import EQUIPMENT, ITEMS, make_minerl
 
 # What each action does, in the terms of MineRL. Camera: degrees of pitch and yaw.
@@ -123,10 +123,7 @@ class Minecraft(Env):
     @property
     def act_space(self) -> Spaces:
         """One of 25 actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, len(_ACTIONS)),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(len(_ACTIONS))
 
     def step(self, action: Data) -> Data:
         """Takes the action or starts an episode in a new world; see `Env.step`."""

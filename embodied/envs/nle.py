@@ -10,7 +10,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, image_size, require
+from .adapter import class_actions, flag_spaces, flags, image_size, require
 from .images import make_resize
 
 _INSTALL = "'dreamerv3[nle]' && pip install --no-deps 'nle>=1.3,<2'"
@@ -96,10 +96,7 @@ class NLE(Env):
     @property
     def act_space(self) -> Spaces:
         """The task's keys of the keyboard, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, len(self._env.actions)),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(len(self._env.actions))
 
     def step(self, action: Data) -> Data:
         """Presses a key or starts a game; see `Env.step`."""

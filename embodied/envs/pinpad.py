@@ -14,7 +14,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags
+from .adapter import class_actions, flag_spaces, flags
 
 # Where the pads lie, as directions of the compass, in the order that is asked for.
 _LAYOUTS = {
@@ -91,10 +91,7 @@ class PinPad(Env):
     @property
     def act_space(self) -> Spaces:
         """Stay, up, down, left or right, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, len(_MOVES)),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(len(_MOVES))
 
     def step(self, action: Data) -> Data:
         """Moves the agent or starts an episode; see `Env.step`."""

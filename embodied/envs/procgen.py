@@ -14,7 +14,7 @@ import numpy as np
 from ..core.base import Array, Data, Env, Spaces
 from ..core.errors import EnvError
 from . import unknown
-from .adapter import flag_spaces, flags, require
+from .adapter import class_actions, flag_spaces, flags, require
 from .images import make_resize
 
 _INSTALL = "'dreamerv3[procgen]' && pip install --no-deps procgen-mirror gym3==0.3.3"
@@ -92,10 +92,7 @@ class ProcGen(Env):
     @property
     def act_space(self) -> Spaces:
         """One of 15 actions, and `reset`."""
-        return {
-            "action": elements.Space(np.int32, (), 0, 15),
-            "reset": elements.Space(bool),
-        }
+        return class_actions(15)
 
     def step(self, action: Data) -> Data:
         """Takes the action or starts an episode; see `Env.step`."""
